@@ -225,7 +225,7 @@ class _Chain:
         """y = gain · x + offset, of the last layer's result."""
         if not self._open:
             reason = f"{self._node.op} does not follow a Conv, Gemm or MatMul directly"
-            raise CannotTakeError(f"{reason}, so it cannot be merged with a layer", "put it before the ReLU")
+            raise CannotTakeError(f"{reason}, so it cannot be merged with one", "move it directly after one")
         last = self._layers[-1]
         factor, summand = (self._channels(np.asarray(each), last.shape.co) for each in (gain, offset))
         self._layers[-1] = replace(last, gain=last.gain * factor, offset=last.offset * factor + summand)
@@ -258,7 +258,7 @@ class _Chain:
         if self._is_row and columns == 1 and made[-1] == channels:
             return
         if made != (1, channels * rows * columns):
-            raise CannotTakeError(f"it reshapes a map {self._map} to {list(made)}", "use Flatten: [1, C*H*W]")
+            raise CannotTakeError(f"it reshapes {self._map} to {list(made)}, not [1, C*H*W]", "use Flatten")
         self._is_row = True
         self._open = False
 

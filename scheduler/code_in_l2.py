@@ -12,6 +12,7 @@ from scheduler.addresses.allocation import ALIGNMENT_BYTES, Interval, align
 from scheduler.memory.memory_plan import CODE_KIND, MemoryPlan
 from scheduler.planned import Schedule
 from scheduler.programs.program_code import CODE, LinkedCode, codes_of
+from scheduler.table_form import with_tables
 from scheduler.tiles.code_sizes import Sizes, shipped_sizes
 
 TRIALS = 4
@@ -89,6 +90,9 @@ def placed_with_code(
     planned_bytes = l2_bytes
     schedules = plan(timing)
     while True:
+        tables_bytes = 0
+        if timing.l1.tables_bytes:
+            schedules, tables_bytes = with_tables(schedules, timing, sizes or shipped_sizes())
         known = linked(schedules) if linked is not None else None
         programs = [schedule.program.actions for schedule in schedules]
         codes = codes_of(programs, sizes or shipped_sizes(), known)
@@ -98,7 +102,7 @@ def placed_with_code(
         ]
         if not timing.l2.holds_code:
             return coded
-        size_bytes = align(codes[0].size_bytes)
+        size_bytes = tables_bytes + align(codes[0].size_bytes)
         address = align(max(schedule.peak_bytes.get("l2", 0) for schedule in schedules))
         if address + size_bytes <= l2_bytes:
             return [

@@ -108,7 +108,8 @@ def schedules_for(
             found.append(_schedule_beside_code(graphs[number], machine, cost_model, options, cache, beside))
         return found
 
-    return plan(timing) if asked[0].code_start == WARM else place(plan, timing, linked)
+    placed = asked[0].code_start != WARM or timing.l1.tables_bytes
+    return place(plan, timing, linked) if placed else plan(timing)
 
 
 def _schedule_beside_code(

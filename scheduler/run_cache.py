@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import astuple
 from numpy import __version__ as numpy_version
 
+from arch.pricing.code_caches import WARM
 from arch.pricing.cost_model import CoreCost, CostModel, DmaService, TeamCost, Traffic
 from arch.spec.isa import TeamWork
 from arch.spec.timing import SocTiming
@@ -172,7 +173,11 @@ class RunCache:
         # How large L2 and L3 are changes what lies where, and no price and no tiling.
         sizes = {name: replace(getattr(timing, name), size_bytes=0) for name in ("l2", "l3")}
         alike = fingerprint((_versions(), replace(timing, **sizes)))
-        self._prices, self._tilings = f"kernel prices {alike}", f"tilings {alike}"
+        self._prices = f"kernel prices {alike}"
+        # What an op waits for its code depends on the code of all others.
+        has_code = any(options.code_start != WARM for _, options in programs)
+        whole = fingerprint(self._programs) if has_code else ""
+        self._tilings = f"tilings {alike} {whole}"
         self._residents = [
             fingerprint((asked, number, self._programs)) if tuple(options.resident) == (AUTO,) else None
             for number, (_, options) in enumerate(programs)

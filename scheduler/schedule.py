@@ -212,7 +212,10 @@ def _lay_out(
 def _emit(graph: TrainingGraph, layout: Layout, timing: SocTiming) -> ProgramBuilder:
     """The builder with all actions: around the tile loop of every op the copies between L2 and L3."""
     plan, ops = layout.plan, layout.ops
-    builder = ProgramBuilder(graph, partial(plan.place, 0), cores=timing.cores, dma=timing.dma)
+    dma = timing.dma
+    if timing.l1.tables_bytes:  # which a transfer of their own brings
+        dma = replace(dma, transfer_ids=dma.transfer_ids - 1)
+    builder = ProgramBuilder(graph, partial(plan.place, 0), cores=timing.cores, dma=dma)
     staging = StagingEmitter(plan, graph, builder.actions, [item.layout.resident for item in ops])
     for number, item in enumerate(ops):
         # Loads pushed early for the next op use these places as well: only of tensors `plan.readable` here.

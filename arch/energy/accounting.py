@@ -158,9 +158,9 @@ def factor_for(
     on_chip = sum(terms.values()) - off_chip
     if on_chip <= 0 or measured_joules <= off_chip:
         raise InputError(
-            f"scaling the on-chip energy cannot match the measured {measured_joules:.4g} J: "
-            f"{model.name} predicts {on_chip:.4g} J on-chip and {off_chip:.4g} J off-chip",
+            f"{model.name} predicts {off_chip:.4g} J off-chip and {on_chip:.4g} J on-chip, so scaling the "
+            f"on-chip part cannot match the measured {measured_joules:.4g} J",
             where="--measured",
-            cure="use another run, or your own off-chip coefficients (--energy FILE)",
+            cure="use the run that was measured, or your own off-chip coefficients (--energy FILE)",
         )
     return (measured_joules - off_chip) / on_chip

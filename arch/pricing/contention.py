@@ -274,7 +274,7 @@ class ClusterModel:
         scratch = 0
         for share, places, numbers in traces:
             program = share.program
-            call += (shelf.place(program), shelf.place(places) if numbers else -1)
+            call += (shelf.place(program), shelf.place(places) if numbers or program.slots else -1)
             call += share.trips
             call += numbers
             room = 3 * len(program.moves_from) + len(program.slots) // 4 + program.branches

@@ -83,6 +83,8 @@ MINIMUM_BY_PATH: Mapping[str, int] = {
     "dma.write_short_burst_beats": 0,
     "l1.master_stack_bytes": 0,
     "l1.worker_stack_bytes": 0,
+    # 0 stands for ops that are functions.
+    "l1.tables_bytes": 0,
 }
 """Smallest legal value where it is not that of the unit."""
 
@@ -112,8 +114,14 @@ MAXIMUM_BY_UNIT: Mapping[str, int] = {
 UNIT_BY_ENDING: Mapping[str, str] = {"_bytes": "B", "_cycles": "cycles", "_hz": "Hz"}
 """Units of parameters as their names say them; all other numbers are counts."""
 
-STACKS = ("l1.size_bytes", "l1.master_stack_bytes", "l1.worker_stack_bytes", "cores")
-"""What decides whether L1 holds the stacks."""
+READABLE, TABLES = FORMS = ("readable", "tables")
+"""Of a program: a function for each op, or tables that a small loop walks."""
+
+TABLES_BYTES = 2048
+"""L1 for tables where the SoC says nothing: of the zoo most ops have room in half of it."""
+
+STACKS = ("l1.size_bytes", "l1.master_stack_bytes", "l1.worker_stack_bytes", "l1.tables_bytes", "cores")
+"""What decides whether L1 holds the stacks and tables."""
 
 POWERS_OF_TWO = frozenset({"l1.banks", "l1.word_bytes", "icache.line_bytes"})
 """Values that select bits of an address."""
@@ -196,7 +204,9 @@ def with_values(
     """
     where = where or {}
     for path, value in values.items():
-        given = _clocks(soc, value, where.get(path, path)) if path == "freq" else {path: value}
+        given = {path: value}
+        if path in ("freq", "form"):
+            given = (_clocks if path == "freq" else _form)(soc, value, where.get(path, path))
         for each, part in given.items():
             for name, read in _read(each, part, where.get(path, path)).items():
                 soc = _replaced(soc, name, read)
@@ -219,6 +229,13 @@ def _replaced(soc: SocTiming, path: str, value: object) -> SocTiming:
     group, _, name = path.rpartition(".")
     changes: dict[str, Any] = {name: value}
     return replace(soc, **({group: replace(getattr(soc, group), **changes)} if group else changes))
+
+
+def _form(soc: SocTiming, value: object, where: str) -> dict[str, object]:
+    """What the form of a program takes of L1."""
+    if value not in FORMS:
+        raise ConfigError(f"unknown form {value!r}", where=where, cure=suggestion(str(value), FORMS))
+    return {"l1.tables_bytes": (soc.l1.tables_bytes or TABLES_BYTES) if value == TABLES else 0}
 
 
 def _read(path: str, value: Any, where: str) -> dict[str, object]:
@@ -259,6 +276,13 @@ def _check_relations(soc: SocTiming, places: Mapping[str, str], file: str = "") 
                 f"{soc.icache.line_bytes} B x {ways}",
                 f"{of_bytes} of {sizes}, or another {of_ways}",
             )
+    if soc.l1.tables_bytes and not soc.l2.holds_code:
+        raise refused(
+            "l1.tables_bytes",
+            ("l2.holds_code", "form"),
+            "must be 0: constants of this chip lie in flash, from where its DMA brings no tables",
+            f"--form {READABLE}",
+        )
     if soc.dma.l1_bytes_per_cycle % soc.l1.word_bytes:
         raise refused(
             "dma.l1_bytes_per_cycle",
@@ -281,9 +305,11 @@ def check_stacks(soc: SocTiming, where: str | None = None) -> None:
         contributors=(
             Contributor("stack of the master core", soc.l1.master_stack_bytes),
             Contributor("stacks of the worker cores", (soc.cores - 1) * soc.l1.worker_stack_bytes),
+            *([Contributor("tables of two ops", soc.l1.tables_bytes)] if soc.l1.tables_bytes else []),
         ),
-        cure=f"use --l1 {-(-needed_bytes // 1024)}KiB, fewer --cores, or smaller l1.master_stack_bytes and "
-        "l1.worker_stack_bytes",
+        cure=f"use --l1 {-(-needed_bytes // 1024)}KiB, fewer --cores, "
+        + (f"--form {READABLE}, " if soc.l1.tables_bytes else "")
+        + "or smaller l1.master_stack_bytes and l1.worker_stack_bytes",
     )
 
 

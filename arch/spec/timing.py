@@ -89,6 +89,8 @@ class L1Timing(Struct, frozen=True):
     round_robin, over cores and DMA ports, whose beats then need all their words."""
     master_stack_bytes: int
     worker_stack_bytes: int
+    tables_bytes: int
+    """For the tables of two ops, which a program walks; 0: each op is a function."""
 
 
 class L2Timing(Struct, frozen=True):
@@ -233,6 +235,6 @@ class SocTiming(Struct, frozen=True):
 
     @property
     def l1_usable_bytes(self) -> int:
-        """L1 left for data once the stacks of master and workers are taken."""
+        """L1 left for data once the stacks of master and workers are taken, and the tables of ops."""
         stacks = self.l1.master_stack_bytes + (self.cores - 1) * self.l1.worker_stack_bytes
-        return self.l1.size_bytes - stacks
+        return self.l1.size_bytes - stacks - self.l1.tables_bytes

@@ -23,9 +23,10 @@ from typing import Any
 
 from arch.spec.isa import NestCall
 from arch.spec.program import Compute, Effect, Place
+from configs.dtypes import FP32, DType
 from configs.errors import ConfigError, InputError
 from configs.values import Struct, replace
-from deploy.calls.generated import C_TYPES, Generated, generated
+from deploy.calls.generated import C_TYPES, Generated, dtype_at, generated
 from deploy.calls.products import products
 from trainlib.ir.graph import Op
 from trainlib.ir.varying import Varying
@@ -116,13 +117,50 @@ FUNCTIONS = "elementary.c"
 """What kernels call instead of functions of the C library."""
 
 
+HEADERS = ("kernel.h", "narrow.h", "elementary.h")
+"""What they include."""
+
+
+def _text(file: str) -> str:
+    return (files("deploy") / "kernels" / file).read_text(encoding="utf-8")
+
+
 @cache
 def c_files() -> Mapping[str, Source]:
     """The C files by name."""
     folder = files("deploy") / "kernels"
     names = sorted(item.name for item in folder.iterdir() if item.name.endswith(".c"))
     names.remove(FUNCTIONS)
-    return {name: read_source(name, (folder / name).read_text(encoding="utf-8")) for name in names}
+    return {name: in_format(_text(name), name) for name in names}
+
+
+_POINTERS = re.compile(r"(const )?float (\*\w+(?:, \*\w+)*);")
+_ELEMENT = re.compile(r"\bpt_([A-Z])\b(?= )")
+
+
+def in_format(text: str, file: str, narrow: DType | None = None, wide: Collection[str] = ()) -> Source:
+    """A C file whose arrays are `narrow`, but for the arguments `wide`, which are fp32.
+
+    The names of its kernels and structs say so behind their own: ``norm_fw_bf16_M_R``.
+    """
+    if narrow is None:
+        return read_source(file, _ELEMENT.sub("float", text))
+
+    def ctype(name: str) -> str:
+        return "float" if name in wide else C_TYPES[narrow]
+
+    def declared(match: re.Match[str]) -> str:
+        const = match[1] or ""
+        return " ".join(f"{const}{ctype(name[1:])} {name};" for name in match[2].split(", "))
+
+    mark = "_".join(("", narrow.word, *sorted(wide)))
+    plain = read_source(file, text)
+    own = re.compile(rf"\b({'|'.join((*plain.kernels, *plain.structs))})\b(?!:)")
+    text = _BLOCK.sub(lambda block: _POINTERS.sub(declared, block[0]), text)
+    text = _ELEMENT.sub(lambda match: ctype(match[1]), own.sub(rf"\1{mark}", text))
+    return read_source(
+        file.replace(".c", f"{mark}.c"), text.replace("#include", "#define PT_NARROW\n#include", 1)
+    )
 
 
 @cache
@@ -142,10 +180,7 @@ def sources(kernels: Iterable[str]) -> dict[str, str]:
         prototypes = "".join(f"void {kernel}(const void *args);\n" for kernel in source.kernels)
         parts.append(f"/* {source.file} */\n{source.declared}{prototypes}")
     texts = {source.file: source.text for source in used} | {"kernels.h": "\n".join([*parts, "#endif\n"])}
-    folder = files("deploy") / "kernels"
-    return texts | {
-        name: (folder / name).read_text(encoding="utf-8") for name in ("kernel.h", "elementary.h", FUNCTIONS)
-    }
+    return texts | {name: _text(name) for name in (*HEADERS, FUNCTIONS)}
 
 
 def _only(source: Source, kernels: Collection[str]) -> Source:
@@ -175,8 +210,7 @@ def called_by(kernel: str) -> set[str]:
     source, bodies = source_of(kernel), _bodies(source_of(kernel).text)
     reached = _reached(bodies, [kernel])
     words = {f"pt_{word}" for name in reached for word in re.findall(r"\w+", bodies[name])}
-    text = (files("deploy") / "kernels" / FUNCTIONS).read_text(encoding="utf-8")
-    elementary = set(re.findall(r"^float (\w+)\(", text, re.MULTILINE))
+    elementary = set(re.findall(r"^float (\w+)\(", _text(FUNCTIONS), re.MULTILINE))
     return reached - set(source.kernels) | words & elementary
 
 
@@ -193,13 +227,15 @@ def c_calls(action: Compute, op: Op) -> tuple[CCall, ...]:
     team, effect = action.team, action.effect
     if team.kernel in NOTHING:
         return ()
-    kernel = str(effect.details.get("source", team.kernel)) if effect is not None else team.kernel
+    kernel = scalar(str(effect.details.get("source", team.kernel)) if effect is not None else team.kernel)
     if team.origin is None or effect is None:
         raise InputError(f"the kernel {kernel} is not part of pulptrain, so it has no C source")
     nest = team.origin.calls[0]
     refuse(nest.codegen, kernel, (*effect.reads, *effect.writes))
     # A loop of an elementwise table computes what its entry says; its nest is the price.
-    made = None if kernel in kernel_sources() and "loop" not in effect.details else generated(action, op)
+    made = (
+        None if kernel in kernel_sources() and "loop" not in effect.details else generated(action, op, kernel)
+    )
     if made is not None:
         return (_made(made),)
     if kernel not in kernel_sources():
@@ -212,19 +248,29 @@ def c_calls(action: Compute, op: Op) -> tuple[CCall, ...]:
     return tuple(_call(one, addresses, effect, op) for one, addresses in called)
 
 
+def scalar(kernel: str) -> str:
+    """The kernel whose loops the C of a 16-bit one has: blocks of the same size, numbers one by one."""
+    if kernel in kernel_sources():
+        return kernel
+    name = (
+        kernel.replace("asm16_T_", "mm_unroll_").replace("asm16_", "asm_").replace("_SIMD_4x8", "_SIMD_4x4")
+    )
+    return name.replace("_fp16_SIMD_", "_unroll_").replace("_fp16", "")
+
+
 def refuse(codegen: str, kernel: str, places: Iterable[Place]) -> None:
     """Raise InputError for numbers that there is no C for."""
-    narrow = {place.dtype for place in places if place.dtype not in C_TYPES}
-    if narrow:
+    unknown = {place.dtype for place in places if place.dtype not in C_TYPES}
+    if unknown:
         raise InputError(
-            f"kernel {kernel} has no C source for dtype {', '.join(sorted(narrow))}",
+            f"kernel {kernel} has no C source for dtype {', '.join(sorted(unknown))}",
             where=codegen,
-            cure="use dtype fp32",
+            cure="use dtype fp32, fp16 or bf16",
         )
 
 
 _MADE: dict[str, Source] = {}
-"""Files of generated kernels that have been called for."""
+"""Files of kernels that have been called for, and generated or put into another format."""
 
 
 def _made(call: Generated) -> CCall:
@@ -248,11 +294,39 @@ def source_of(kernel: str) -> Source:
 
 
 def _call(nest: NestCall, addresses: tuple[int, ...], effect: Effect, op: Op) -> CCall:
-    source = kernel_sources()[nest.kernel]
+    source, kernel = kernel_sources()[nest.kernel], nest.kernel
     values = _Known(nest, dict(zip((name for name, *_ in nest.forms), addresses, strict=True)), effect, op)
-    struct = source.kernels[nest.kernel]
-    fields = tuple((field.name, values.value(field)) for field in source.structs[struct])
-    return CCall(nest.kernel, struct, fields)
+    struct = source.kernels[kernel]
+    declared = source.structs[struct]
+    fields = tuple((field.name, values.value(field)) for field in declared)
+    arrays = {
+        field.name: _format(value, effect)
+        for field, (_, value) in zip(declared, fields, strict=True)
+        if field.pointer and field.ctype == C_TYPES[FP32]
+    }
+    narrow = sorted({dtype for dtype in arrays.values() if dtype.is_narrow})
+    if len(narrow) > 1:
+        words = " and ".join(dtype.word for dtype in narrow)
+        raise InputError(f"kernel {kernel} has no C source for {words} at once", where=op.name)
+    if narrow:
+        wide = sorted(name for name, dtype in arrays.items() if not dtype.is_narrow)
+        source = _in_format(source.file, narrow[0], tuple(wide))
+        mark = source.file.removesuffix(".c").removeprefix(kernel_sources()[kernel].file.removesuffix(".c"))
+        kernel, struct = kernel + mark, struct + mark
+        _MADE.setdefault(kernel, source)
+    return CCall(kernel, struct, fields)
+
+
+@cache
+def _in_format(file: str, narrow: DType, wide: tuple[str, ...]) -> Source:
+    return in_format(_text(file), file, narrow, wide)
+
+
+def _format(value: Value, effect: Effect) -> DType:
+    """Of the elements of an argument: those of the buffer it lies in; an option's are fp32."""
+    if isinstance(value, Pointer):
+        return dtype_at(effect, value.address)
+    return FP32
 
 
 class _Known(Struct, frozen=True):

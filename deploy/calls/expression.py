@@ -13,6 +13,7 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 from math import log
 from typing import Any
 
@@ -22,8 +23,8 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from configs.errors import InputError
 from trainlib.ir.varying import Varying
 
-EXPORT, TEAM, ROW, CHANNEL, ELEMENT = range(5)
-"""When a value is known: at export, to the team before its loop, to each row, channel, element."""
+EXPORT, TEAM, ROW, SEGMENT, CHANNEL, ELEMENT = range(6)
+"""When a value is known: at export, to the team before its loop, to each row, run of it, channel, element."""
 
 REDUCTIONS: dict[str, tuple[str, str]] = {
     "sum": ("0.0f", "{0} += {1};"),
@@ -458,8 +459,7 @@ class Writer:
 
     def _named(self, item: Symbol, text: str) -> str:
         """A name for a value, declared where it is known."""
-        leaf = item.op[0] in "@."
-        name = item.op[1:] if leaf else self._fresh.get(id(item)) or f"t{sum(self._temporary()) + 1}"
+        name = self._leaf(item) if item.op[0] in "@." else self._fresh.get(id(item)) or self._unused("t")
         kind = "float" if item.kind == "float" else "int"
         self._lines(item.known).append(f"const {kind} {name} = {text};")
         self._names[id(item)] = name
@@ -469,8 +469,14 @@ class Writer:
         """Where a value that is known then is declared."""
         return self.before if known <= TEAM else self.inside
 
-    def _temporary(self) -> Iterator[bool]:
-        return (name[0] == "t" and name[1:].isdecimal() for name in self._names.values())
+    def _leaf(self, item: Symbol) -> str:
+        """A name for what is read."""
+        return item.op[1:]
+
+    def _unused(self, stem: str) -> str:
+        """A name that nothing has."""
+        taken = {*self._names.values()}
+        return next(name for name in map(f"{stem}{{}}".format, count(1)) if name not in taken)
 
     def text(self, item: Symbol, room: int = _CHOICE, like: str = "", user: int = TEAM) -> str:
         """The value as C, in brackets where it binds less than `room`; `user` is when its user is known."""
@@ -482,7 +488,7 @@ class Writer:
             return self.text(item.args[0], room, like, user)
         text, binds = self._written(item)
         often = self._uses[id(item)] > 1 or (item.op[0] == "@" and self._several)
-        hoisted = item.known in (TEAM, ROW) and user > item.known
+        hoisted = item.known in (TEAM, ROW, SEGMENT) and user > item.known
         if often or hoisted or len(text) > LONGEST or id(item) in self._fresh:
             return self._named(item, text)
         return f"({text})" if binds > room else text

@@ -10,6 +10,7 @@ loops and stored by one behind a barrier.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from math import prod
 from types import MappingProxyType
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from arch.spec.program import Compute, Effect, Place
+from configs.dtypes import FP32, DType, dtype_of, is_float, is_narrow
 from configs.errors import InputError
 from configs.values import Struct, replace
 from deploy.calls.expression import (
@@ -40,7 +42,10 @@ from trainlib.primitives.lowering.row_loop import RowLoop
 from trainlib.registry import step_of
 
 C_TYPES: Mapping[str, str] = MappingProxyType(
-    {"float32": "float", "int32": "int32_t", "uint8": "uint8_t", "int8": "int8_t"}
+    {
+        **{"float32": "float", "float16": "pt_fp16", "bfloat16": "pt_bf16"},
+        **{"int32": "int32_t", "uint8": "uint8_t", "int8": "int8_t"},
+    }
 )
 """dtype of a buffer -> type of its elements in C."""
 
@@ -67,18 +72,18 @@ class Generated(Struct, frozen=True):
     fields: tuple[tuple[str, int | float | Varying | Place | tuple[float, ...]], ...]
 
 
-def generated(action: Compute, op: Op) -> Generated | None:
-    """The kernel of an action that is an entry of a table; None for others.
+def generated(action: Compute, op: Op, name: str = "") -> Generated | None:
+    """The kernel of an action that is an entry of a table, `name` that of its nest; None for others.
 
     Raises InputError for a formula there is no C for.
     """
-    effect, nest = action.effect, action.team.kernel
+    effect, nest = action.effect, name or action.team.kernel
     assert effect is not None
     try:
         if "loop" in effect.details:
             return _of_loop(effect, op, nest)
         if "rows" in effect.details:
-            return _of_rows(action, op, effect.details["rows"])
+            return _of_rows(action, op, nest, effect.details["rows"])
         return _of_loss(effect, op, nest) if "formula" in effect.details else None
     except (InputError, AttributeError, IndexError, TypeError) as error:  # what arrays can and symbols cannot
         raise InputError(f"no C source for kernel {nest}: {error}", where=op.name) from None
@@ -132,7 +137,7 @@ def _loop(
 
     def run(trace: Trace) -> dict[str, Any]:
         arrays: Any = {
-            role: trace.array(role, place.dtype, known=TEAM if role in numbers else ELEMENT)
+            role: trace.array(role, _widened(place.dtype), known=TEAM if role in numbers else ELEMENT)
             for role, place in read.items()
         }
         results = loop.compute(replace(op, attributes=names.options(trace, op)), arrays)
@@ -141,33 +146,62 @@ def _loop(
     outcomes = list(branches(run))
     integers = [role for role, place in read.items() if place.dtype == "int32" and role not in numbers]
     name = names.named("_int_".join((_stem(op, nest, next(iter(made))), *integers)), outcomes)
+    name += _mark({**read, **made})
     counts = ["elements"] if made.keys().isdisjoint(numbers) else ["elements", "last"]
     fields = _fields(outcomes)
     lines = [f"/* {name}: elements over the cores. */", *_struct(name, read, made, counts, fields)]
-    source = _source(name, lines, _branch(outcomes, 0, numbers))
+    narrow = {role for role, place in {**read, **made}.items() if is_narrow(place.dtype)}
+    source = _source(name, lines, _branch(outcomes, 0, numbers, narrow), narrow)
     return Kernel(name, source, _numbers(fields), all(trace.exact for trace, _ in outcomes))
 
 
-def _of_rows(action: Compute, op: Op, loop: RowLoop) -> Generated:
+def dtype_at(effect: Effect, address: int) -> DType:
+    """Of the buffer that an address lies in; fp32 where there is none."""
+    for place in (*effect.reads, *effect.writes):
+        if place.address <= address < place.address + max(place.size_bytes, 1):
+            return dtype_of(place.dtype)
+    return FP32
+
+
+def _widened(dtype: str) -> str:
+    """The format that C computes with where elements are of `dtype`."""
+    return FP32 if is_narrow(dtype) else dtype
+
+
+def _mark(places: Mapping[str, Place]) -> str:
+    """What a name says of formats other than fp32: one of all arrays, or one of each that has it."""
+    words = {role: dtype_of(place.dtype).word for role, place in places.items() if is_float(place.dtype)}
+    if len(set(words.values())) == 1:
+        return "".join(f"_{word}" for word in set(words.values()) if word != FP32.word)
+    return "".join(f"_{role}_{word}" for role, word in words.items() if word != FP32.word)
+
+
+def _of_rows(action: Compute, op: Op, name: str, loop: RowLoop) -> Generated:
     """A row program; it has the name of its nest, and arrays where the nest has them."""
     assert action.team.origin is not None
+    assert action.effect is not None
     (nest,), addresses = action.team.origin.calls, action.team.origin.addresses
-    sizes, name = dict(nest.sizes), nest.kernel
+    name, sizes = f"{name}{loop.mark}", loop.sizes or dict(nest.sizes)
     places = {
-        form: Place("l1", address, (), "float32", form)
+        form: Place("l1", address, (), dtype_at(action.effect, address), form)
         for (form, *_), address in zip(nest.forms, addresses, strict=True)
     }
+    narrow = {form for form, place in places.items() if is_narrow(place.dtype)}
+    name += _mark(places)
     made = {array: places[array] for array in loop.writes}
     read = {array: places[array] for array in loop.reads if array not in made}
 
     def kernel() -> Kernel:
         trace, results = traced(loop)
+        results = {array: trace.placed(item) for array, item in results.items()}
+        fields = _fields([(trace, results)])
         lines = [f"/* {name}: {' and '.join(loop.writes)} from {', '.join(loop.reads)}. */"]
-        lines += _struct(name, read, made, list(sizes), {})
-        source = _source(name, lines, body(loop, results, *("N", "M") if "N" in sizes else ("", *sizes)))
-        return Kernel(name, source, (), trace.exact)
+        lines += _struct(name, read, made, list(sizes), fields)
+        source = _source(name, lines, body(loop, results, narrow=bool(narrow)), narrow)
+        return Kernel(name, source, _numbers(fields), trace.exact and not loop.wide)
 
-    return Generated(_kept(op, name, "", kernel), (*read.items(), *made.items(), *sizes.items()))
+    kept = _kept(op, name, "", kernel)
+    return Generated(kept, (*read.items(), *made.items(), *sizes.items(), *kept.numbers))
 
 
 def _stem(op: Op, nest: str, result: str) -> str:
@@ -340,9 +374,10 @@ def _struct(
     return [*lines, "};", "/* end */"]
 
 
-def _source(name: str, head: Sequence[str], body: Sequence[str]) -> str:
+def _source(name: str, head: Sequence[str], body: Sequence[str], narrow: Collection[str] = ()) -> str:
     lines = [
         "/* SPDX-License-Identifier: Apache-2.0 */",
+        *(["#define PT_NARROW"] if narrow else []),
         '#include "kernels.h"',
         '#include "elementary.h"',
         "",
@@ -360,30 +395,43 @@ def _indented(lines: Sequence[str]) -> list[str]:
     return [f"    {line}" for line in lines]
 
 
-def _load(array: str, when: int) -> str:
-    return f"arg->{array}[{'0' if when == TEAM else 'i'}]"
+def _load(narrow: Collection[str], array: str, when: int) -> str:
+    index = "0" if when == TEAM else "i"
+    return f"PT_LOAD(arg->{array}, {index})" if array in narrow else f"arg->{array}[{index}]"
 
 
-def _branch(outcomes: Sequence[Outcome], depth: int, numbers: Collection[str]) -> list[str]:
+def _stored(narrow: Collection[str], array: str, index: str, text: str) -> str:
+    return (
+        f"PT_STORE(arg->{array}, {index}, {text});" if array in narrow else f"arg->{array}[{index}] = {text};"
+    )
+
+
+def _branch(
+    outcomes: Sequence[Outcome], depth: int, numbers: Collection[str], narrow: Collection[str]
+) -> list[str]:
     """The loop, or one under each answer to what the formula asked."""
     trace, results = outcomes[0]
     if depth == len(trace.asked):
-        return _vector_loop(results, numbers)
+        return _vector_loop(results, numbers, narrow)
     condition = trace.asked[depth]
-    writer = Writer({"": condition}, _load)
+    writer = Writer({"": condition}, partial(_load, narrow))
     sides = [[item for item in outcomes if item[0].answers[depth] == answer] for answer in (True, False)]
-    holds, fails = (_indented(_branch(side, depth + 1, numbers)) for side in sides)
+    holds, fails = (_indented(_branch(side, depth + 1, numbers, narrow)) for side in sides)
     return [*writer.before, f"if ({writer.results['']}) {{", *holds, "} else {", *fails, "}"]
 
 
-def _vector_loop(results: Mapping[str, Symbol], numbers: Collection[str]) -> list[str]:
-    writer = Writer(dict(results), _load)
+def _vector_loop(
+    results: Mapping[str, Symbol], numbers: Collection[str], narrow: Collection[str]
+) -> list[str]:
+    writer = Writer(dict(results), partial(_load, narrow))
     texts = writer.results
     lines = [*writer.before, "const struct pt_range own = pt_own(arg->elements);"]
     lines += ["for (int i = own.start; i < own.stop; i++) {", *_indented(writer.inside)]
-    lines += [f"    arg->{name}[i] = {text};" for name, text in texts.items() if name not in numbers]
+    lines += [
+        f"    {_stored(narrow, name, 'i', text)}" for name, text in texts.items() if name not in numbers
+    ]
     lines.append("}")
-    stored = [f"arg->{name}[0] = {text};" for name, text in texts.items() if name in numbers]
+    stored = [_stored(narrow, name, "0", text) for name, text in texts.items() if name in numbers]
     if stored:
         lines += ["pt_barrier(); /* all have read them */", "if (pt_core() == 0 && arg->last) {"]
         lines += [*_indented(stored), "}"]

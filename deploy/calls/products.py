@@ -8,7 +8,6 @@ from math import prod
 
 from arch.spec.isa import NestCall
 from arch.spec.program import Effect
-from trainlib.kernels.library import FP32_BYTES
 
 OneProduct = tuple[NestCall, tuple[int, ...]]
 """A matmul as it is called, and the addresses of A, B and C."""
@@ -21,6 +20,11 @@ def products(nest: NestCall, effect: Effect) -> list[OneProduct]:
     return list(_of_buffers(nest, effect)) if "buffers_of_a" in effect.details else []
 
 
+def _bytes(nest: NestCall) -> tuple[int, ...]:
+    """Of an element of A, B and C."""
+    return tuple(element_bytes for _, _, element_bytes in nest.forms)
+
+
 def _changed(nest: NestCall, c_row: int, **sizes: int) -> NestCall:
     a, b, (name, strides, element_bytes) = nest.forms
     return nest._replace(
@@ -31,7 +35,7 @@ def _changed(nest: NestCall, c_row: int, **sizes: int) -> NestCall:
 def _of_groups(nest: NestCall, effect: Effect) -> Iterator[OneProduct]:
     a, b, c = (place.address for place in (*effect.reads, *effect.writes))
     for product in effect.details["products"]:
-        starts = [FP32_BYTES * start for start in product.starts]
+        starts = [start * each for start, each in zip(product.starts, _bytes(nest), strict=True)]
         yield (
             _changed(nest, product.row, N=product.n, M=product.m),
             (a + starts[0], b + starts[1], c + starts[2]),
@@ -44,17 +48,18 @@ def _of_buffers(nest: NestCall, effect: Effect) -> Iterator[OneProduct]:
     count = effect.details["buffers_of_a"]
     rows, columns = effect.reads[:count], effect.reads[count:]
     k, m, done = sizes["K"], sizes["M"], 0
+    of_a, _, of_c = _bytes(nest)
     for place in rows if count > 1 else columns:
         elements = prod(place.shape)
         a, b, c = rows[0].address, columns[0].address, effect.writes[0].address
         if count > 1:
             some = elements // k
-            yield _changed(nest, m, N=some), (place.address, b, c + FP32_BYTES * done * m)
+            yield _changed(nest, m, N=some), (place.address, b, c + of_c * done * m)
         elif sizes["trans_b"]:
             some = elements // k
-            yield _changed(nest, m, M=some), (a, place.address, c + FP32_BYTES * done)
+            yield _changed(nest, m, M=some), (a, place.address, c + of_c * done)
         else:
             some = elements // m
             part = _changed(nest, m, K=some)._replace(accumulates=nest.accumulates or done > 0)
-            yield part, (a + FP32_BYTES * done, place.address, c)
+            yield part, (a + of_a * done, place.address, c)
         done += some

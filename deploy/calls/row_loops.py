@@ -7,10 +7,11 @@ of a whole row is computed between loops.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from deploy.calls.expression import ELEMENT, REDUCTIONS, ROW, Symbol, Trace, Writer
+from deploy.calls.expression import ELEMENT, REDUCTIONS, ROW, SEGMENT, Symbol, Trace, Writer
 from trainlib.primitives.lowering.row_loop import RowLoop
 
 
@@ -21,9 +22,10 @@ def traced(loop: RowLoop) -> tuple[Trace, dict[str, Symbol]]:
     def array(name: str) -> Any:
         if name in loop.parts:
             return tuple(trace.array(f"{name}_{part}") for part in range(loop.parts[name]))
-        return trace.array(name, known=ROW if name in loop.of_rows else ELEMENT)
+        return trace.array(name, known=_known(loop, name))
 
-    made = loop.formula(*map(array, loop.reads))
+    numbers = {name: trace.option(name, number) for name, number in loop.numbers.items()}
+    made = loop.formula(*map(array, loop.reads), **numbers)
     results = (made,) if len(loop.writes) == 1 and loop.writes not in loop.parts else made
     named: dict[str, Symbol] = {}
     for name, result in zip(loop.writes, results, strict=True):
@@ -34,45 +36,89 @@ def traced(loop: RowLoop) -> tuple[Trace, dict[str, Symbol]]:
     return trace, named
 
 
-def body(loop: RowLoop, results: Mapping[str, Symbol], rows: str, elements: str) -> list[str]:
-    """The statements of a kernel; sizes are the fields of its arguments with these names."""
-    if not rows:
-        return list(_over_elements(loop, results, elements))
-    writer = RowWriter(results, f"arg->{elements}")
-    lines = [f"const struct pt_range own = pt_own(arg->{rows});"]
-    lines.append("for (int r = own.start; r < own.stop; r++) {")
-    for name in dict.fromkeys((*loop.reads, *loop.writes)):
-        if name not in loop.of_rows:
-            kind = "float" if name in loop.writes else "const float"
-            lines.append(f"    {kind} *{name} = arg->{name} + r * arg->{elements};")
-    return [*lines, *(f"    {line}" for line in writer.row), "}"]
+def _known(loop: RowLoop, name: str) -> int:
+    indices = set(re.findall(r"\b[rsi]\b", loop.places.get(name, "i")))
+    return ELEMENT if "i" in indices else SEGMENT if "s" in indices and len(loop.elements) > 1 else ROW
 
 
-def _over_elements(loop: RowLoop, results: Mapping[str, Symbol], elements: str) -> Iterator[str]:
+def body(loop: RowLoop, results: Mapping[str, Symbol], *, narrow: bool = False) -> list[str]:
+    """The statements of a kernel; sizes are fields of its arguments.
+
+    If an array is `narrow`, all are loaded and stored in their formats.
+    """
+    if not loop.rows:
+        return list(_over_elements(results, loop.elements[0], narrow))
+    writer = RowWriter(loop, results, narrow)
+    lines = [*writer.before, f"const struct pt_range own = pt_own(arg->{loop.rows[0]});"]
+    inner = [*_pointers(loop, writer.used, "s" if len(loop.rows) > 1 else "", narrow), *writer.row]
+    for size in loop.rows[1:]:
+        inner = [f"for (int s = 0; s < arg->{size}; s++) {{", *_indented(inner), "}"]
+    return [*lines, "for (int r = own.start; r < own.stop; r++) {", *_indented(inner), "}"]
+
+
+def _load(array: str, index: str, narrow: bool) -> str:
+    return f"PT_LOAD({array}, {index})" if narrow else f"{array}[{index}]"
+
+
+def _store(place: str, text: str) -> str:
+    """The statement by which what `_load` gives gets a value."""
+    if place.startswith("PT_LOAD("):
+        return f"PT_STORE({place[len('PT_LOAD(') : -1]}, {text});"
+    return f"{place} = {text};"
+
+
+def _over_elements(results: Mapping[str, Symbol], elements: str, narrow: bool) -> Iterator[str]:
     def place(name: str, known: int = ELEMENT) -> str:
         array, _, part = name.partition("_")
-        before = f"{part} * arg->{elements} + " if part not in ("", "0", "1") else ""
-        return f"arg->{array}[{f'arg->{elements} + ' if part == '1' else before}i]"
+        before = "" if part in ("", "0") else f"{'' if part == '1' else part + ' * '}arg->{elements} + "
+        return _load(f"arg->{array}", f"{before}i", narrow)
 
     writer = Writer(results, place)
     yield f"const struct pt_range own = pt_own(arg->{elements});"
     yield "for (int i = own.start; i < own.stop; i++) {"
-    yield from (f"    {line}" for line in writer.inside)
-    yield from (f"    {place(name)} = {text};" for name, text in writer.results.items())
+    yield from _indented(writer.inside)
+    yield from (f"    {_store(place(name), text)}" for name, text in writer.results.items())
     yield "}"
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
+
+
+def _terms(loop: RowLoop, name: str, *, of_element: bool) -> str:
+    """Where an element lies, as C: what counts elements, or what all in the innermost loop share."""
+    terms = [term for term in loop.places[name].split(" + ") if ("i" in term.split("*")) == of_element]
+    return " + ".join(
+        " * ".join(factor if factor in ("r", "s", "i") else f"arg->{factor}" for factor in term.split("*"))
+        for term in terms
+    )
+
+
+def _pointers(loop: RowLoop, used: Iterable[str], index: str, narrow: bool) -> list[str]:
+    """To the first element of a row (or, with `index` s, of a run of it) of the arrays that have elements."""
+    lines = []
+    for name in used:
+        first = _terms(loop, name, of_element=False)
+        if first and ("s" in re.findall(r"\b[rsi]\b", first)) == (index == "s"):
+            kind = "float *" if name in loop.writes else "const float *"
+            kind = "PT_POINTER " if narrow else kind
+            lines.append(f"{kind}{name} = arg->{name} + {first};")
+    return lines
 
 
 class RowWriter(Writer):
     """Statements of one row."""
 
-    def __init__(self, results: Mapping[str, Symbol], count: str) -> None:
-        """`count` is how many elements a row has."""
+    def __init__(self, loop: RowLoop, results: Mapping[str, Symbol], narrow: bool) -> None:
         self.row: list[str] = []
         """Numbers of the row, its loops, and what is stored of it."""
-        self._length = count
+        self.used: dict[str, None] = {}
+        """Arrays of which elements are read or written."""
+        self._loop, self._narrow = loop, narrow
+        self._segment: list[str] = []
         self._depths: dict[int, int] = {}
         self._sums: dict[int, list[Symbol]] = {}
-        self._of_elements: list[int] = []
+        self._of_loop: list[int] = []
         super().__init__({}, self._place)
         for item in results.values():
             self._count(item)
@@ -82,13 +128,16 @@ class RowWriter(Writer):
         for depth in range(max(map(self._depth, results.values())) + 1):
             stored = {name: item for name, item in elements.items() if self._depth(item) == depth}
             if stored or depth in self._sums:
-                self._loop(stored, self._sums.get(depth, []))
+                self._pass(stored, self._sums.get(depth, []))
         of_row = {name: item for name, item in results.items() if name not in elements}
-        self.row += [f"{self._place(name, ROW)} = {self.text(item)};" for name, item in of_row.items()]
+        self.row += [_store(self._place(name, ROW), self.text(item)) for name, item in of_row.items()]
 
-    @staticmethod
-    def _place(name: str, known: int) -> str:
-        return f"arg->{name}[r]" if known == ROW else f"{name}[i]"
+    def _place(self, name: str, known: int) -> str:
+        if known < ELEMENT:
+            return _load(f"arg->{name}", _terms(self._loop, name, of_element=False), self._narrow)
+        self.used[name] = None
+        array = name if _terms(self._loop, name, of_element=False) else f"arg->{name}"
+        return _load(array, _terms(self._loop, name, of_element=True), self._narrow)
 
     def _depth(self, item: Symbol) -> int:
         """Loops over the row that come before a value is known."""
@@ -100,31 +149,42 @@ class RowWriter(Writer):
             self._depths[id(item)] = depth
         return self._depths[id(item)]
 
-    def _loop(self, stored: Mapping[str, Symbol], sums: Sequence[Symbol]) -> None:
+    def _pass(self, stored: Mapping[str, Symbol], sums: Sequence[Symbol]) -> None:
+        """One loop over the row: sums, and what is stored."""
         names: dict[int, str] = {}
-        self.inside, first, begun = [], 0, []
+        self.inside, self._segment, first, before = [], [], 0, self.used
+        self.used = {}
+        begun = []
         for item in sums:
-            begin, name = REDUCTIONS[item.op][0], f"{item.op}{len(self._names) + len(names) or ''}"
-            if item.op == "largest" and item.args[0].op[0] == "@" and len(sums) + len(stored) == 1:
-                begin, first = f"{item.args[0].op[1:]}[0]", 1
+            begin, name = REDUCTIONS[item.op][0], self._unused(item.op)
+            alone = len(sums) + len(stored) + len(self._loop.elements) == 2
+            if item.op == "largest" and item.args[0].op[0] == "@" and alone:
+                begin, first = re.sub(r"\bi\b", "0", self.text(item.args[0])), 1
             begun.append(f"float {name} = {begin};")
-            names[id(item)] = name
+            self._names[id(item)] = names[id(item)] = name
         texts = {name: self.text(item, user=ELEMENT) for name, item in stored.items()}
         steps = [
             REDUCTIONS[item.op][1].format(names[id(item)], self.text(item.args[0], user=ELEMENT))
             for item in sums
         ]
-        steps += [f"{self._place(name, ELEMENT)} = {text};" for name, text in texts.items()]
-        self.row += [*begun, f"for (int i = {first}; i < {self._length}; i++) {{"]
-        self.row += [*(f"    {line}" for line in (*self.inside, *steps)), "}"]
-        for known in self._of_elements:
+        steps += [_store(self._place(name, ELEMENT), text) for name, text in texts.items()]
+        lines = [f"for (int i = {first}; i < arg->{self._loop.elements[-1]}; i++) {{"]
+        lines += [*_indented([*self.inside, *steps]), "}"]
+        for size in self._loop.elements[:-1]:
+            lines = [*_pointers(self._loop, [*self.used], "s", self._narrow), *self._segment, *lines]
+            lines = [f"for (int s = 0; s < arg->{size}; s++) {{", *_indented(lines), "}"]
+        self.row += [*begun, *lines]
+        for known in self._of_loop:
             self._names.pop(known, None)
-        self._names |= names
+        self.used = {**before, **self.used}
+
+    def _leaf(self, item: Symbol) -> str:
+        return f"{item.op[1:]}_i" if item.known == ELEMENT else item.op[1:]
 
     def _named(self, item: Symbol, text: str) -> str:
-        if item.known == ELEMENT:
-            self._of_elements.append(id(item))
+        if item.known >= SEGMENT:
+            self._of_loop.append(id(item))
         return super()._named(item, text)
 
     def _lines(self, known: int) -> list[str]:
-        return self.row if known == ROW else super()._lines(known)
+        return self.row if known == ROW else self._segment if known == SEGMENT else super()._lines(known)

@@ -20,9 +20,9 @@ void blocktransp(const void *args)
         for (int i = 0; i < g->ci; i++) {
             const int target = g->met_first + (g->own_first + i) / g->own_group * g->met_group + o;
             const int source = (g->own_first + i) % g->own_group - g->fetched;
-            const float *x = g->X + target * g->filter_s[0] + source * g->filter_s[1];
-            float *y = g->Y + i * g->co * window + o * of_channel;
+            PT_POINTER x = g->X + target * g->filter_s[0] + source * g->filter_s[1];
+            PT_POINTER y = g->Y + i * g->co * window + o * of_channel;
             for (int e = 0; e < window; e++)
-                y[(window - 1 - e) * of_tap] = x[e * g->filter_s[2]];
+                PT_STORE(y, (window - 1 - e) * of_tap, PT_LOAD(x, e * g->filter_s[2]));
         }
 }

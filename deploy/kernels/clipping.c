@@ -17,8 +17,8 @@ void square_sum(const void *args)
     for (int r = own.start; r < own.stop; r++) {
         float sum = 0.0f;
         for (int i = r * a->elements; i < (r + 1) * a->elements; i++)
-            sum += a->X[i] * a->X[i];
-        a->Y[r] = sum;
+            sum += PT_LOAD(a->X, i) * PT_LOAD(a->X, i);
+        PT_STORE(a->Y, r, sum);
     }
 }
 
@@ -26,9 +26,9 @@ void square_sum(const void *args)
 void clip_scale(const void *args)
 {
     PT_ARGUMENTS(clip_scale, a);
-    float sum = a->first ? 0.0f : a->B[0];
+    float sum = a->first ? 0.0f : PT_LOAD(a->B, 0);
     for (int i = 0; i < a->elements; i++)
-        sum += a->X[i];
+        sum += PT_LOAD(a->X, i);
     /* 1e-6 as torch.nn.utils.clip_grad_norm_ has it */
-    a->Y[0] = a->last ? pt_minimum(a->limit / (sqrtf(sum) + 1e-6f), 1.0f) : sum;
+    PT_STORE(a->Y, 0, a->last ? pt_minimum(a->limit / (sqrtf(sum) + 1e-6f), 1.0f) : sum);
 }

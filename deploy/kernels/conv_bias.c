@@ -13,10 +13,10 @@ void conv_bias_fw(const void *args)
     PT_ARGUMENTS(conv_bias_fw, g);
     const struct pt_range own = pt_own(g->channels);
     for (int c = own.start; c < own.stop; c++) {
-        float *y = g->Y + c * g->Y_s[0];
-        const float bias = g->D[c];
+        PT_POINTER y = g->Y + c * g->Y_s[0];
+        const float bias = PT_LOAD(g->D, c);
         for (int p = 0; p < g->positions; p++)
-            y[p * g->Y_s[1]] += bias;
+            PT_ADD(y, p * g->Y_s[1], bias);
     }
 }
 
@@ -29,11 +29,11 @@ void conv_bias_wg(const void *args)
         float sum = 0.0f;
         for (int n = 0; n < g->samples; n++)
             for (int h = 0; h < g->rows; h++) {
-                const float *y = g->Y + n * g->image_s[0] + (g->first[0] + c) * g->image_s[1] +
+                PT_POINTER y = g->Y + n * g->image_s[0] + (g->first[0] + c) * g->image_s[1] +
                                  (g->first[1] + h) * g->image_s[2] + g->first[2] * g->image_s[3];
                 for (int w = 0; w < g->columns; w++)
-                    sum += y[w * g->image_s[3]];
+                    sum += PT_LOAD(y, w * g->image_s[3]);
             }
-        g->D[c] = sum;
+        PT_STORE(g->D, c, sum);
     }
 }

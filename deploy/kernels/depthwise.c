@@ -21,23 +21,23 @@ PT_INLINE void forward(const struct dw_fw *g, int padded)
 {
     const struct pt_range own = pt_own(g->ci);
     for (int c = own.start; c < own.stop; c++) {
-        const float *plane = g->X + (g->met_first + (g->own_first + c) / g->own_group * g->met_group) * g->X_s[0];
+        PT_POINTER plane = g->X + (g->met_first + (g->own_first + c) / g->own_group * g->met_group) * g->X_s[0];
         for (int h = 0; h < g->ho; h++)
             for (int w = 0; w < g->wo; w++) {
                 float sum = 0.0f;
                 for (int y = 0; y < g->hk; y++) {
                     const int row = h * g->stride + y + g->row_first;
-                    const float *filter = g->W + c * g->W_s[0] + y * g->W_s[1];
-                    const float *x = plane + row * g->X_s[1];
+                    PT_POINTER filter = g->W + c * g->W_s[0] + y * g->W_s[1];
+                    PT_POINTER x = plane + row * g->X_s[1];
                     if (padded && (row < 0 || row >= g->hi))
                         continue;
                     for (int k = 0; k < g->wk; k++) {
                         const int column = w * g->stride + k + g->column_first;
                         if (!padded || (column >= 0 && column < g->wi))
-                            sum = fmaf(filter[k], x[column], sum);
+                            sum = fmaf(PT_LOAD(filter, k), PT_LOAD(x, column), sum);
                     }
                 }
-                g->Y[c * g->Y_s[0] + h * g->Y_s[1] + w] = sum;
+                PT_STORE(g->Y, c * g->Y_s[0] + h * g->Y_s[1] + w, sum);
             }
     }
 }
@@ -62,17 +62,17 @@ void dw_ig(const void *args)
                 float sum = 0.0f;
                 for (int y = 0; y < g->hk; y++) {
                     const int row = h + y + g->row_first;
-                    const float *filter = g->W + c * g->W_s[0] + (g->hk - 1 - y) * g->W_s[1];
-                    const float *dy = g->Y + c * g->Y_s[0] + row * g->Y_s[1];
+                    PT_POINTER filter = g->W + c * g->W_s[0] + (g->hk - 1 - y) * g->W_s[1];
+                    PT_POINTER dy = g->Y + c * g->Y_s[0] + row * g->Y_s[1];
                     if (row < 0 || row >= g->ho)
                         continue;
                     for (int k = 0; k < g->wk; k++) {
                         const int column = w + k + g->column_first;
                         if (column >= 0 && column < g->wo)
-                            sum = fmaf(filter[g->wk - 1 - k], dy[column], sum);
+                            sum = fmaf(PT_LOAD(filter, g->wk - 1 - k), PT_LOAD(dy, column), sum);
                     }
                 }
-                g->X[c * g->X_s[0] + h * g->X_s[1] + w] = sum;
+                PT_STORE(g->X, c * g->X_s[0] + h * g->X_s[1] + w, sum);
             }
 }
 
@@ -85,11 +85,11 @@ void dw_wg(const void *args)
             for (int k = 0; k < g->wk; k++) {
                 float sum = 0.0f;
                 for (int h = 0; h < g->ho; h++) {
-                    const float *dy = g->Y + c * g->Y_s[0] + h * g->Y_s[1];
-                    const float *x = g->X + c * g->X_s[0] + (h + y) * g->X_s[1] + k;
+                    PT_POINTER dy = g->Y + c * g->Y_s[0] + h * g->Y_s[1];
+                    PT_POINTER x = g->X + c * g->X_s[0] + (h + y) * g->X_s[1] + k;
                     for (int w = 0; w < g->wo; w++)
-                        sum = fmaf(dy[w], x[w], sum);
+                        sum = fmaf(PT_LOAD(dy, w), PT_LOAD(x, w), sum);
                 }
-                g->W[c * g->W_s[0] + y * g->W_s[1] + k] = sum;
+                PT_STORE(g->W, c * g->W_s[0] + y * g->W_s[1] + k, sum);
             }
 }

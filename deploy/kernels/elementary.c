@@ -7,25 +7,13 @@
 #define LN2_HIGH 0.693145752f   /* 0x1.62e4p-1: its products with whole numbers of 9 bits are exact */
 #define LN2_LOW 1.42860677e-06f /* ln 2 - LN2_HIGH */
 
-PT_INLINE uint32_t bits_of(float x)
-{
-    const union { float value; uint32_t bits; } both = {.value = x};
-    return both.bits;
-}
-
-PT_INLINE float of_bits(uint32_t bits)
-{
-    const union { uint32_t bits; float value; } both = {.bits = bits};
-    return both.value;
-}
-
 /* 2^k of a k from -126 to 127. */
-PT_INLINE float power_of_two(int k) { return of_bits((uint32_t)(k + 127) << 23); }
+PT_INLINE float power_of_two(int k) { return pt_float_of_bits((uint32_t)(k + 127) << 23); }
 
 float pt_expf(float x)
 {
     if (!(x < 88.7228394f)) /* too large, or NaN */
-        return x >= 88.7228394f ? of_bits(0x7F800000u) : x;
+        return x >= 88.7228394f ? pt_float_of_bits(0x7F800000u) : x;
     if (x < -104.0f)
         return 0.0f;
     const int k = (int)(x * 1.44269502f + (x < 0.0f ? -0.5f : 0.5f));
@@ -39,9 +27,9 @@ float pt_expf(float x)
 /* log(m 2^k) + more, m > 0 and normal: log((1 + s) / (1 - s)) is 2 s + s z Q(z), z = s^2. */
 PT_INLINE float log_of(float m, int k, float more)
 {
-    const uint32_t bits = bits_of(m), over = bits - 0x3F3504F3u; /* sqrt(1/2) */
+    const uint32_t bits = pt_bits(m), over = bits - 0x3F3504F3u; /* sqrt(1/2) */
     k += (int)(over >> 23) - (bits < 0x3F3504F3u ? 512 : 0);
-    const float f = of_bits((over & 0x7FFFFFu) + 0x3F3504F3u) - 1.0f;
+    const float f = pt_float_of_bits((over & 0x7FFFFFu) + 0x3F3504F3u) - 1.0f;
     const float s = f / (2.0f + f), z = s * s;
     const float q = fmaf(fmaf(fmaf(0.233347209f, z, 0.285506509f), z, 0.400001235f), z, 0.666666666f);
     /* 2 s = f - s f: f is exact, so only the small part is rounded */
@@ -52,7 +40,7 @@ PT_INLINE float log_of(float m, int k, float more)
 float pt_logf(float x)
 {
     if (!(x > 0.0f))
-        return x == 0.0f ? -of_bits(0x7F800000u) : of_bits(0x7FC00000u);
+        return x == 0.0f ? -pt_float_of_bits(0x7F800000u) : pt_float_of_bits(0x7FC00000u);
     if (x > 3.40282347e38f)
         return x;
     return x < 1.17549435e-38f ? log_of(x * 8388608.0f, -23, 0.0f) : log_of(x, 0, 0.0f);
@@ -64,7 +52,7 @@ float pt_log1pf(float x)
     if (size < 5.96046448e-08f) /* 2^-24, zeros */
         return x;
     if (!(x > -1.0f))
-        return x == -1.0f ? -of_bits(0x7F800000u) : of_bits(0x7FC00000u);
+        return x == -1.0f ? -pt_float_of_bits(0x7F800000u) : pt_float_of_bits(0x7FC00000u);
     if (x > 3.40282347e38f)
         return x;
     const float u = 1.0f + x, lost = size < 1.0f ? x - (u - 1.0f) : 1.0f - (u - x);

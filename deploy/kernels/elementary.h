@@ -13,10 +13,4 @@ PT_INLINE float pt_sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x
 /* log(e^a + e^b) without overflow. */
 PT_INLINE float pt_logaddexp(float a, float b) { return fmaxf(a, b) + log1pf(expf(-fabsf(a - b))); }
 
-PT_INLINE float pt_float_of_bits(uint32_t bits)
-{
-    const union { uint32_t bits; float value; } both = {.bits = bits};
-    return both.value;
-}
-
 #endif

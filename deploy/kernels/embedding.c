@@ -16,7 +16,7 @@ void embedding_fw(const void *args)
     for (int i = own.start; i < own.stop; i++) {
         const int row = a->T[i] - a->first_row, here = row >= 0 && row < a->rows;
         for (int j = 0; j < a->M; j++)
-            a->Y[i * a->M + j] = here ? a->W[row * a->M + j] : 0.0f;
+            PT_STORE(a->Y, i * a->M + j, here ? PT_LOAD(a->W, row * a->M + j) : 0.0f);
     }
 }
 
@@ -29,7 +29,20 @@ void embedding_bw(const void *args)
         const int row = a->T[i] - a->first_row;
         if (row < 0 || row >= a->rows || a->T[i] == a->padding)
             continue;
+#ifdef PT_NARROW
+        int before = 0; /* the same token: the first of them adds up all */
+        while (a->T[before] != a->T[i])
+            before++;
+        for (int j = own.start; before == i && j < own.stop; j++) {
+            float sum = PT_LOAD(a->W, row * a->M + j);
+            for (int k = i; k < a->N; k++)
+                if (a->T[k] == a->T[i])
+                    sum += PT_LOAD(a->Y, k * a->M + j);
+            PT_STORE(a->W, row * a->M + j, sum);
+        }
+#else
         for (int j = own.start; j < own.stop; j++)
-            a->W[row * a->M + j] += a->Y[i * a->M + j];
+            PT_ADD(a->W, row * a->M + j, PT_LOAD(a->Y, i * a->M + j));
+#endif
     }
 }

@@ -35,16 +35,16 @@ PT_INLINE void of_planes(const struct im2row *g, int tested, int divisor_h, int 
         for (int w = 0; w < g->columns; w++) {
             int group = first_group, within = first;
             for (int c = own.start; c < own.stop; c++) {
-                const float *plane = g->X + (g->first_channel + group * g->group_step + within) * g->X_s[0];
-                float *to = g->R + group * matrix + (h * g->columns + w) * patch + within * window;
+                PT_POINTER plane = g->X + (g->first_channel + group * g->group_step + within) * g->X_s[0];
+                PT_POINTER to = g->R + group * matrix + (h * g->columns + w) * patch + within * window;
                 for (int y = 0; y < g->hk; y++) {
                     const int down = h * g->step_h + y * g->dilation_h + g->row_first;
                     const int row = place(down, tested, divisor_h, g->height);
-                    const float *from = plane + row * g->X_s[1];
+                    PT_POINTER from = plane + row * g->X_s[1];
                     for (int k = 0; k < g->wk; k++, to++) {
                         const int along = w * g->step_w + k * g->dilation_w + g->column_first;
                         const int column = place(along, tested, divisor_w, g->width);
-                        *to = tested && (row < 0 || column < 0) ? 0.0f : from[column];
+                        PT_STORE(to, 0, tested && (row < 0 || column < 0) ? 0.0f : PT_LOAD(from, column));
                     }
                 }
                 if (++within == g->per_group) {
@@ -71,12 +71,12 @@ PT_INLINE void of_pixels(const struct im2row *g, int tested, int divisor_h, int 
                     const int along = w * g->step_w + k * g->dilation_w + g->column_first;
                     const int column = place(along, tested, divisor_w, g->width);
                     for (int group = 0; group < groups; group++) {
-                        const float *from = g->X + (row * g->width + column) * pixel + g->first_channel +
+                        PT_POINTER from = g->X + (row * g->width + column) * pixel + g->first_channel +
                                             group * g->group_step;
-                        float *to = g->R + group * positions * patch + (h * g->columns + w) * of_position +
+                        PT_POINTER to = g->R + group * positions * patch + (h * g->columns + w) * of_position +
                                     (y * g->wk + k) * g->per_group * of_element;
                         for (int c = 0; c < g->per_group; c++)
-                            to[c * of_element] = tested && (row < 0 || column < 0) ? 0.0f : from[c];
+                            PT_STORE(to, c * of_element, tested && (row < 0 || column < 0) ? 0.0f : PT_LOAD(from, c));
                     }
                 }
             }

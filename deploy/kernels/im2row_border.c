@@ -52,19 +52,20 @@ void im2row_border(const void *args)
     PT_ARGUMENTS(im2row_border, g);
     const struct pt_range own = pt_own(g->channels);
     const int window = g->taps_h * g->taps_w;
-    const float *box = g->X;
+    PT_POINTER box = g->X;
     for (int h = 0; h < g->patch_rows; h++) {
         const struct line y = line_of(g, h, 1);
         for (int w = 0; w < g->patch_columns; w++) {
             const struct line x = line_of(g, w, 0);
             const int high = y.stop - y.start, wide = x.stop - x.start;
-            float *row = g->R + (h * g->patch_columns + w - g->first_row) * window * g->channels;
+            PT_POINTER row = g->R + (h * g->patch_columns + w - g->first_row) * window * g->channels;
             for (int c = own.start; !(y.solid && x.solid) && c < own.stop; c++)
                 for (int e = 0; e < window; e++) {
                     const int i = row_of(g, h, e / g->taps_w), j = column_of(g, w, e % g->taps_w);
                     const int in_plane = (i - y.start) * wide + j - x.start;
                     const int at = g->hwc ? in_plane * g->channels + c : c * high * wide + in_plane;
-                    row[g->hwc ? e * g->channels + c : c * window + e] = i >= 0 && j >= 0 ? box[at] : 0.0f;
+                    PT_STORE(row, g->hwc ? e * g->channels + c : c * window + e,
+                             i >= 0 && j >= 0 ? PT_LOAD(box, at) : 0.0f);
                 }
             box += g->channels * high * wide;
         }

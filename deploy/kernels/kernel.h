@@ -29,6 +29,20 @@ float pt_tanhf(float x);
 
 #define PT_INLINE static inline __attribute__((always_inline, unused))
 
+PT_INLINE uint32_t pt_bits(float x)
+{
+    const union { float value; uint32_t bits; } both = {.value = x};
+    return both.bits;
+}
+
+PT_INLINE float pt_float_of_bits(uint32_t bits)
+{
+    const union { uint32_t bits; float value; } both = {.bits = bits};
+    return both.value;
+}
+
+#include "narrow.h"
+
 /* A kernel's arguments, copied: what the kernel stores cannot change them, so they stay in registers. */
 #define PT_ARGUMENTS(type, name) const struct type name##_copy = *(const struct type *)args, *const name = &name##_copy
 
@@ -57,6 +71,13 @@ PT_INLINE struct pt_range pt_own(int items)
     const int block = (int)(((uint32_t)items + PT_TEAM(cores) - 1) / PT_TEAM(cores));
     const int start = pt_core() * block, stop = start + block;
     return (struct pt_range){start < items ? start : items, stop < items ? stop : items};
+}
+
+/* Which i of 0 .. count have windows, from i * step + first on, of so many positions that cover position `at`. */
+PT_INLINE struct pt_range pt_covering(int at, int first, int positions, int step, int count)
+{
+    const int over = at - first, below = over - positions + step, stop = over < 0 ? 0 : over / step + 1;
+    return (struct pt_range){below < 0 ? 0 : below / step, stop < count ? stop : count};
 }
 
 #endif

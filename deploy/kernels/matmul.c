@@ -17,24 +17,26 @@ struct matmul { const float *A, *B; float *C; int A_s[2], B_s[2], C_s[2], N, K, 
 PT_INLINE void block(const struct matmul *g, int trans_b, int i, int j, int U, int V, int T)
 {
     const int K = g->K, of_i = g->A_s[0], of_k = trans_b ? 1 : g->B_s[0], of_j = trans_b ? g->B_s[1] : 1;
-    const float *a = g->A + i * of_i, *b = g->B + j * of_j;
-    float *c = g->C + i * g->C_s[0] + j, sum[16];
+    PT_POINTER a = g->A + i * of_i;
+    PT_POINTER b = g->B + j * of_j;
+    PT_POINTER c = g->C + i * g->C_s[0] + j;
+    float sum[16];
     for (int u = 0; u < U; u++)
         for (int v = 0; v < V; v++)
-            sum[u * V + v] = g->accumulate ? c[u * g->C_s[0] + v] : 0.0f;
+            sum[u * V + v] = g->accumulate ? PT_LOAD(c, u * g->C_s[0] + v) : 0.0f;
     int k = 0;
     for (; k + T <= K; k += T)
         for (int t = 0; t < T; t++, a++, b += of_k)
             for (int u = 0; u < U; u++)
                 for (int v = 0; v < V; v++)
-                    sum[u * V + v] = fmaf(a[u * of_i], b[v * of_j], sum[u * V + v]);
+                    sum[u * V + v] = fmaf(PT_LOAD(a, u * of_i), PT_LOAD(b, v * of_j), sum[u * V + v]);
     for (; k < K; k++, a++, b += of_k)
         for (int u = 0; u < U; u++)
             for (int v = 0; v < V; v++)
-                sum[u * V + v] = fmaf(a[u * of_i], b[v * of_j], sum[u * V + v]);
+                sum[u * V + v] = fmaf(PT_LOAD(a, u * of_i), PT_LOAD(b, v * of_j), sum[u * V + v]);
     for (int u = 0; u < U; u++)
         for (int v = 0; v < V; v++)
-            c[u * g->C_s[0] + v] = sum[u * V + v];
+            PT_STORE(c, u * g->C_s[0] + v, sum[u * V + v]);
 }
 
 /* Elements of C one at a time: rows i0 .. i1 of columns j0 .. j1. */
@@ -108,14 +110,16 @@ PT_INLINE void products(const struct matmul *g, struct pt_range rows, struct pt_
 {
     const int of_j = g->trans_b ? g->B_s[1] : 1;
     for (int i = rows.start; i < rows.stop; i++) {
-        const float a = g->A[i * g->A_s[0]], *b = g->B + columns.start * of_j;
-        float *c = g->C + i * g->C_s[0] + columns.start, *const end = c + columns.stop - columns.start;
+        PT_POINTER b = g->B + columns.start * of_j;
+        const float a = PT_LOAD(g->A, i * g->A_s[0]);
+        PT_POINTER c = g->C + i * g->C_s[0] + columns.start;
+        PT_POINTER const end = c + columns.stop - columns.start;
         if (g->accumulate)
             for (; c < end; c++, b += of_j)
-                *c = fmaf(a, *b, *c);
+                PT_STORE(c, 0, fmaf(a, PT_LOAD(b, 0), PT_LOAD(c, 0)));
         else
             for (; c < end; c++, b += of_j)
-                *c = fmaf(a, *b, 0.0f);
+                PT_STORE(c, 0, fmaf(a, PT_LOAD(b, 0), 0.0f));
     }
 }
 

@@ -12,22 +12,23 @@ struct depthwise { const float *A, *B; float *C; int A_s[2], B_s[3], C_s[2], N, 
 /* V positions from j on of channel n, T taps a turn. */
 PT_INLINE void taps(const struct depthwise *g, int turned, int n, int j, int V, int T)
 {
-    const float *a = g->A + n * g->A_s[0] + (turned ? (g->K - 1) * g->A_s[1] : 0);
-    const float *b = g->B + n * g->B_s[1] + j * g->B_s[2];
-    float *c = g->C + n * g->C_s[0] + j * g->C_s[1], sum[4];
+    PT_POINTER a = g->A + n * g->A_s[0] + (turned ? (g->K - 1) * g->A_s[1] : 0);
+    PT_POINTER b = g->B + n * g->B_s[1] + j * g->B_s[2];
+    PT_POINTER c = g->C + n * g->C_s[0] + j * g->C_s[1];
+    float sum[4];
     const int next = turned ? -g->A_s[1] : g->A_s[1];
     for (int v = 0; v < V; v++)
-        sum[v] = g->accumulate ? c[v * g->C_s[1]] : 0.0f;
+        sum[v] = g->accumulate ? PT_LOAD(c, v * g->C_s[1]) : 0.0f;
     int k = 0;
     for (; k + T <= g->K; k += T)
         for (int t = 0; t < T; t++, a += next, b += g->B_s[0])
             for (int v = 0; v < V; v++)
-                sum[v] = fmaf(*a, b[v * g->B_s[2]], sum[v]);
+                sum[v] = fmaf(PT_LOAD(a, 0), PT_LOAD(b, v * g->B_s[2]), sum[v]);
     for (; k < g->K; k++, a += next, b += g->B_s[0])
         for (int v = 0; v < V; v++)
-            sum[v] = fmaf(*a, b[v * g->B_s[2]], sum[v]);
+            sum[v] = fmaf(PT_LOAD(a, 0), PT_LOAD(b, v * g->B_s[2]), sum[v]);
     for (int v = 0; v < V; v++)
-        c[v * g->C_s[1]] = sum[v];
+        PT_STORE(c, v * g->C_s[1], sum[v]);
 }
 
 /* All positions of this core's channels; fewer positions than V one at a time. */

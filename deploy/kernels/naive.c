@@ -20,12 +20,12 @@ void naive_fw(const void *args)
                 float sum = 0.0f;
                 for (int c = 0; c < g->ci; c++)
                     for (int y = 0; y < g->hk; y++) {
-                        const float *filter = g->W + o * g->W_s[0] + c * g->W_s[1] + y * g->W_s[2];
-                        const float *x = g->X + c * g->X_s[0] + (h * g->stride + y) * g->X_s[1] + w * g->stride;
+                        PT_POINTER filter = g->W + o * g->W_s[0] + c * g->W_s[1] + y * g->W_s[2];
+                        PT_POINTER x = g->X + c * g->X_s[0] + (h * g->stride + y) * g->X_s[1] + w * g->stride;
                         for (int k = 0; k < g->wk; k++)
-                            sum = fmaf(filter[k], x[k], sum);
+                            sum = fmaf(PT_LOAD(filter, k), PT_LOAD(x, k), sum);
                     }
-                g->Y[o * g->Y_s[0] + h * g->Y_s[1] + w] = sum;
+                PT_STORE(g->Y, o * g->Y_s[0] + h * g->Y_s[1] + w, sum);
             }
 }
 
@@ -41,17 +41,17 @@ void naive_ig(const void *args)
                 for (int o = 0; o < g->co; o++)
                     for (int y = 0; y < g->hk; y++) {
                         const int row = h + y + g->row_first;
-                        const float *filter = g->W + o * g->W_s[0] + c * g->W_s[1] + (g->hk - 1 - y) * g->W_s[2];
-                        const float *dy = g->Y + o * g->Y_s[0] + row * g->Y_s[1];
+                        PT_POINTER filter = g->W + o * g->W_s[0] + c * g->W_s[1] + (g->hk - 1 - y) * g->W_s[2];
+                        PT_POINTER dy = g->Y + o * g->Y_s[0] + row * g->Y_s[1];
                         if (row < 0 || row >= g->ho)
                             continue;
                         for (int k = 0; k < g->wk; k++) {
                             const int column = w + k + g->column_first;
                             if (column >= 0 && column < g->wo)
-                                sum = fmaf(filter[g->wk - 1 - k], dy[column], sum);
+                                sum = fmaf(PT_LOAD(filter, g->wk - 1 - k), PT_LOAD(dy, column), sum);
                         }
                     }
-                g->X[c * g->X_s[0] + h * g->X_s[1] + w] = sum;
+                PT_STORE(g->X, c * g->X_s[0] + h * g->X_s[1] + w, sum);
             }
 }
 
@@ -65,11 +65,11 @@ void naive_wg(const void *args)
                 for (int k = 0; k < g->wk; k++) {
                     float sum = 0.0f;
                     for (int h = 0; h < g->ho; h++) {
-                        const float *dy = g->Y + o * g->Y_s[0] + h * g->Y_s[1];
-                        const float *x = g->X + c * g->X_s[0] + (h * g->stride + y) * g->X_s[1] + k;
+                        PT_POINTER dy = g->Y + o * g->Y_s[0] + h * g->Y_s[1];
+                        PT_POINTER x = g->X + c * g->X_s[0] + (h * g->stride + y) * g->X_s[1] + k;
                         for (int w = 0; w < g->wo; w++)
-                            sum = fmaf(dy[w], x[w * g->stride], sum);
+                            sum = fmaf(PT_LOAD(dy, w), PT_LOAD(x, w * g->stride), sum);
                     }
-                    g->W[o * g->W_s[0] + c * g->W_s[1] + y * g->W_s[2] + k] = sum;
+                    PT_STORE(g->W, o * g->W_s[0] + c * g->W_s[1] + y * g->W_s[2] + k, sum);
                 }
 }

@@ -1,19 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Norms: rows of `segments` runs of `elements` that share a mean M and an inverse deviation R; rows over the cores. With
- * xhat = (x - mean) R and g = dy w: y = w xhat + b, dw = sum dy xhat, db = sum dy, dx = R (g - mean(g) - xhat mean(g xhat)).
- * A tile of a sum may hold part of a row; `mean_of` is how many elements share a mean. */
+ * What norms do to their statistics: M is the mean of a row, V its variance, R its inverse deviation. Passes over the
+ * elements are made from their formulas. */
 #include "kernels.h"
 
 /* arguments */
-struct norm_fw {
-    const float *X, *W, *B;
-    float *Y, *M, *R;
-    int X_s[3], W_s[3], rows, segments, elements, has_w, has_b;
-    float eps;
-};
-struct norm_mean { const float *X; float *M; int X_s[3], rows, segments, elements, mean_of; };
-struct norm_var { const float *X, *M; float *V; int X_s[3], rows, segments, elements, has_mean, mean_of; };
 struct norm_inv {
     const float *V, *M, *A, *B;
     float *R, *X, *Y;
@@ -26,42 +17,6 @@ struct norm_known {
     int elements, samples;
     float eps;
 };
-struct norm_apply {
-    const float *X, *W, *B, *M, *R;
-    float *Y;
-    int X_s[3], W_s[3], rows, segments, elements, has_w, has_b, has_mean;
-};
-struct norm_wg {
-    const float *X, *G, *M, *R;
-    float *V, *B, *P, *Q;
-    int X_s[3], V_s[3], rows, segments, elements, has_dw, has_db, has_mean, has_mean_g, has_mean_gx, adds, mean_of;
-};
-struct norm_wg_columns {
-    const float *X, *G, *M, *R;
-    float *V, *B;
-    int rows, columns, has_dw, has_db, has_mean;
-};
-struct norm_ig {
-    const float *X, *G, *M, *R, *W;
-    float *Y;
-    int X_s[3], W_s[3], rows, segments, elements, has_w, has_mean;
-};
-struct norm_ig_sums {
-    const float *X, *G, *M, *R, *W;
-    float *P, *Q;
-    int X_s[3], W_s[3], rows, segments, elements, has_w, has_mean, mean_of;
-};
-struct norm_ig_apply {
-    const float *X, *G, *M, *R, *W, *P, *Q;
-    float *Y;
-    int X_s[3], W_s[3], rows, segments, elements, has_w, has_mean, has_mean_g, of_batch;
-};
-struct norm_ig_scale {
-    const float *G, *R, *W;
-    float *Y;
-    int G_s[3], W_s[3], rows, segments, elements, has_w;
-};
-struct rmsnorm_sum { const float *X; float *R; int rows, elements; float eps; };
 struct rmsnorm_scale { const float *X, *R, *W; float *Y; int rows, elements, has_w; };
 struct running_average {
     const float *A, *B, *M, *R;
@@ -70,90 +25,6 @@ struct running_average {
     float eps, momentum;
 };
 /* end */
-
-/* Elements of a row one after the other: i counts along segment s. */
-#define EACH(a) for (int s = 0; s < (a)->segments; s++) for (int i = 0; i < (a)->elements; i++)
-
-/* Where an element lies in an array of these strides. */
-PT_INLINE int at(const int *strides, int r, int s, int i) { return r * strides[0] + s * strides[1] + i * strides[2]; }
-
-/* The parameters of a segment: w and b on, `each` apart; 0 apart they are one w0 and b0, which do nothing if there are
- * none (x + -0 is x, whatever x). */
-struct parameters { const float *w, *b; int each; float w0, b0; };
-
-PT_INLINE struct parameters parameters(const float *w, const float *b, const int *strides, int r, int s)
-{
-    const int first = at(strides, r, s, 0);
-    return (struct parameters){
-        w ? w + first : 0, b ? b + first : 0, w || b ? strides[2] : 0, w ? w[first] : 1.0f, b ? b[first] : -0.0f};
-}
-
-/* A segment of y = (x - first - rest) inverse w + b. */
-PT_INLINE void normalise(const float *x, float *y, int elements, int step, float first, float rest, float inverse,
-                         struct parameters of)
-{
-    if (of.each == 0) {
-        for (int i = 0; i < elements; i++)
-            y[i * step] = (x[i * step] - first - rest) * inverse * of.w0 + of.b0;
-        return;
-    }
-    for (int i = 0; i < elements; i++) {
-        const float xhat = (x[i * step] - first - rest) * inverse, scaled = of.w ? xhat * of.w[i * of.each] : xhat;
-        y[i * step] = of.b ? scaled + of.b[i * of.each] : scaled;
-    }
-}
-
-/* Mean and deviation from offsets to a first mean, which is exact where the mean is large. */
-void norm_fw(const void *args)
-{
-    PT_ARGUMENTS(norm_fw, a);
-    const struct pt_range own = pt_own(a->rows);
-    const float count = a->segments * a->elements;
-    for (int r = own.start; r < own.stop; r++) {
-        float sum = 0.0f, offsets = 0.0f, squares = 0.0f;
-        EACH(a) sum += a->X[at(a->X_s, r, s, i)];
-        const float first = sum / count;
-        EACH(a) {
-            const float offset = a->X[at(a->X_s, r, s, i)] - first;
-            offsets += offset;
-            squares += offset * offset;
-        }
-        const float rest = offsets / count, inverse = 1.0f / sqrtf((squares - offsets * rest) / count + a->eps);
-        a->M[r] = first + rest;
-        a->R[r] = inverse;
-        for (int s = 0; s < a->segments; s++) {
-            const int here = at(a->X_s, r, s, 0);
-            normalise(a->X + here, a->Y + here, a->elements, a->X_s[2], first, rest, inverse,
-                      parameters(a->has_w ? a->W : 0, a->has_b ? a->B : 0, a->W_s, r, s));
-        }
-    }
-}
-
-void norm_mean(const void *args)
-{
-    PT_ARGUMENTS(norm_mean, a);
-    const struct pt_range own = pt_own(a->rows);
-    for (int r = own.start; r < own.stop; r++) {
-        float sum = 0.0f;
-        EACH(a) sum += a->X[at(a->X_s, r, s, i)];
-        a->M[r] = sum / a->mean_of;
-    }
-}
-
-void norm_var(const void *args)
-{
-    PT_ARGUMENTS(norm_var, a);
-    const struct pt_range own = pt_own(a->rows);
-    for (int r = own.start; r < own.stop; r++) {
-        const float mean = a->has_mean ? a->M[r] : 0.0f;
-        float squares = 0.0f;
-        EACH(a) {
-            const float offset = a->X[at(a->X_s, r, s, i)] - mean;
-            squares += offset * offset;
-        }
-        a->V[r] = squares / a->mean_of;
-    }
-}
 
 /* Running statistics: the mean over the samples moves them; the variance is unbiased, unless biased ones are kept. */
 void norm_inv(const void *args)
@@ -165,15 +36,15 @@ void norm_inv(const void *args)
         float mean = 0.0f, variance = 0.0f;
         for (int n = 0; n < a->samples; n++) {
             const int here = n * a->elements + i;
-            a->R[here] = 1.0f / sqrtf(a->V[here] + a->eps);
+            PT_STORE(a->R, here, 1.0f / sqrtf(PT_LOAD(a->V, here) + a->eps));
             if (a->running) {
-                mean += a->M[here];
-                variance += a->V[here] * unbiased;
+                mean += PT_LOAD(a->M, here);
+                variance += PT_LOAD(a->V, here) * unbiased;
             }
         }
         if (a->running) {
-            a->X[i] = a->A[i] + a->momentum * (mean / a->samples - a->A[i]);
-            a->Y[i] = a->B[i] + a->momentum * (variance / a->samples - a->B[i]);
+            PT_STORE(a->X, i, PT_LOAD(a->A, i) + a->momentum * (mean / a->samples - PT_LOAD(a->A, i)));
+            PT_STORE(a->Y, i, PT_LOAD(a->B, i) + a->momentum * (variance / a->samples - PT_LOAD(a->B, i)));
         }
     }
 }
@@ -184,188 +55,13 @@ void norm_known(const void *args)
     PT_ARGUMENTS(norm_known, a);
     const struct pt_range own = pt_own(a->elements);
     for (int i = own.start; i < own.stop; i++) {
-        const float mean = a->read_0[i], variance = a->read_1[i];
+        const float mean = PT_LOAD(a->read_0, i), variance = PT_LOAD(a->read_1, i);
         for (int n = 0; n < a->samples; n++) {
-            a->write_0[n * a->elements + i] = mean;
-            a->write_1[n * a->elements + i] = 1.0f / sqrtf(variance + a->eps);
+            PT_STORE(a->write_0, n * a->elements + i, mean);
+            PT_STORE(a->write_1, n * a->elements + i, 1.0f / sqrtf(variance + a->eps));
         }
-        a->write_2[i] = mean;
-        a->write_3[i] = variance;
-    }
-}
-
-void norm_apply(const void *args)
-{
-    PT_ARGUMENTS(norm_apply, a);
-    const struct pt_range own = pt_own(a->rows);
-    for (int r = own.start; r < own.stop; r++) {
-        const float mean = a->has_mean ? a->M[r] : 0.0f, inverse = a->R[r];
-        for (int s = 0; s < a->segments; s++) {
-            const int here = at(a->X_s, r, s, 0);
-            normalise(a->X + here, a->Y + here, a->elements, a->X_s[2], mean, 0.0f, inverse,
-                      parameters(a->has_w ? a->W : 0, a->has_b ? a->B : 0, a->W_s, r, s));
-        }
-    }
-}
-
-/* V = dw and B = db of every segment, or of the row where segments share a parameter; P and Q are the means over dy and
- * dy xhat. With `adds` they are added to what is there. */
-void norm_wg(const void *args)
-{
-    PT_ARGUMENTS(norm_wg, a);
-    const struct pt_range own = pt_own(a->rows);
-    for (int r = own.start; r < own.stop; r++) {
-        const float mean = a->has_mean ? a->M[r] : 0.0f, inverse = a->R[r];
-        float dw = 0.0f, db = 0.0f;
-        for (int s = 0; s < a->segments; s++) {
-            for (int i = 0; i < a->elements; i++) {
-                const int here = at(a->X_s, r, s, i);
-                dw += a->G[here] * ((a->X[here] - mean) * inverse);
-                db += a->G[here];
-            }
-            if (a->V_s[1] == 0 && s < a->segments - 1)
-                continue;
-            const int to = at(a->V_s, r, s, 0);
-            if (a->has_dw)
-                a->V[to] = a->adds ? a->V[to] + dw : dw;
-            if (a->has_db)
-                a->B[to] = a->adds ? a->B[to] + db : db;
-            if (a->has_mean_g)
-                a->P[r] = db / a->mean_of;
-            if (a->has_mean_gx)
-                a->Q[r] = dw / a->mean_of;
-            dw = db = 0.0f;
-        }
-    }
-}
-
-/* dw and db of parameters that differ along a row; columns over the cores. */
-void norm_wg_columns(const void *args)
-{
-    PT_ARGUMENTS(norm_wg_columns, a);
-    const struct pt_range own = pt_own(a->columns);
-    for (int i = own.start; i < own.stop; i++) {
-        float dw = 0.0f, db = 0.0f;
-        for (int r = 0; r < a->rows; r++) {
-            const int here = r * a->columns + i;
-            const float mean = a->has_mean ? a->M[r] : 0.0f;
-            dw += a->G[here] * ((a->X[here] - mean) * a->R[r]);
-            db += a->G[here];
-        }
-        if (a->has_dw)
-            a->V[i] = dw;
-        if (a->has_db)
-            a->B[i] = db;
-    }
-}
-
-/* Sums of g and of g xhat over a row. */
-struct sums { float g, along; };
-
-PT_INLINE struct sums sums_of(const struct norm_ig_sums *a, int r)
-{
-    const float mean = a->has_mean ? a->M[r] : 0.0f, inverse = a->R[r];
-    struct sums sums = {0.0f, 0.0f};
-    for (int s = 0; s < a->segments; s++) {
-        const struct parameters of = parameters(a->has_w ? a->W : 0, 0, a->W_s, r, s);
-        for (int i = 0; i < a->elements; i++) {
-            const int here = at(a->X_s, r, s, i);
-            const float g = a->G[here] * (of.each ? of.w[i * of.each] : of.w0);
-            sums.g += g;
-            sums.along += g * ((a->X[here] - mean) * inverse);
-        }
-    }
-    return sums;
-}
-
-void norm_ig_sums(const void *args)
-{
-    PT_ARGUMENTS(norm_ig_sums, a);
-    const struct pt_range own = pt_own(a->rows);
-    for (int r = own.start; r < own.stop; r++) {
-        const struct sums sums = sums_of(a, r);
-        if (a->has_mean)
-            a->P[r] = sums.g / a->mean_of;
-        a->Q[r] = sums.along / a->mean_of;
-    }
-}
-
-/* A row of dx from its two means, `g` and `along`. */
-PT_INLINE void input_gradient(const struct norm_ig *a, int r, struct sums means, int of_batch)
-{
-    const float mean = a->has_mean ? a->M[r] : 0.0f, inverse = a->R[r];
-    for (int s = 0; s < a->segments; s++) {
-        const struct parameters of = parameters(a->has_w ? a->W : 0, 0, a->W_s, r, s);
-        const int first = at(a->X_s, r, s, 0), step = a->X_s[2];
-        const float *x = a->X + first, *dy = a->G + first;
-        float *dx = a->Y + first;
-        if (of.each == 0) {
-            const float factor = of_batch ? of.w0 : 1.0f, along = means.along * factor, g = means.g * factor;
-            for (int i = 0; i < a->elements; i++)
-                dx[i * step] = (dy[i * step] * of.w0 - g - along * ((x[i * step] - mean) * inverse)) * inverse;
-            continue;
-        }
-        for (int i = 0; i < a->elements; i++) {
-            const float w = of.w[i * of.each], factor = of_batch ? w : 1.0f;
-            const float xhat = (x[i * step] - mean) * inverse;
-            dx[i * step] = (dy[i * step] * w - means.g * factor - means.along * factor * xhat) * inverse;
-        }
-    }
-}
-
-void norm_ig(const void *args)
-{
-    PT_ARGUMENTS(norm_ig, a);
-    const struct norm_ig_sums row = {
-        .X = a->X, .G = a->G, .M = a->M, .R = a->R, .W = a->W, .segments = a->segments, .elements = a->elements,
-        .X_s = {a->X_s[0], a->X_s[1], a->X_s[2]}, .W_s = {a->W_s[0], a->W_s[1], a->W_s[2]}, .has_w = a->has_w,
-        .has_mean = a->has_mean};
-    const struct pt_range own = pt_own(a->rows);
-    const float count = a->segments * a->elements;
-    for (int r = own.start; r < own.stop; r++) {
-        const struct sums sums = sums_of(&row, r);
-        input_gradient(a, r, (struct sums){a->has_mean ? sums.g / count : 0.0f, sums.along / count}, 0);
-    }
-}
-
-/* With the means given; those of batch norm come from dw and db and know no w, a factor of the whole row. */
-void norm_ig_apply(const void *args)
-{
-    PT_ARGUMENTS(norm_ig_apply, a);
-    const struct norm_ig row = {
-        .X = a->X, .G = a->G, .M = a->M, .R = a->R, .W = a->W, .Y = a->Y, .segments = a->segments,
-        .elements = a->elements, .X_s = {a->X_s[0], a->X_s[1], a->X_s[2]},
-        .W_s = {a->W_s[0], a->W_s[1], a->W_s[2]}, .has_w = a->has_w, .has_mean = a->has_mean};
-    const struct pt_range own = pt_own(a->rows);
-    for (int r = own.start; r < own.stop; r++)
-        input_gradient(&row, r, (struct sums){a->has_mean_g ? a->P[r] : 0.0f, a->Q[r]}, a->of_batch);
-}
-
-void norm_ig_scale(const void *args)
-{
-    PT_ARGUMENTS(norm_ig_scale, a);
-    const struct pt_range own = pt_own(a->rows);
-    for (int r = own.start; r < own.stop; r++)
-        for (int s = 0; s < a->segments; s++) {
-            const struct parameters of = parameters(a->has_w ? a->W : 0, 0, a->W_s, r, s);
-            const float inverse = a->R[r];
-            for (int i = 0; i < a->elements; i++) {
-                const int here = at(a->G_s, r, s, i);
-                a->Y[here] = a->G[here] * (of.each ? of.w[i * of.each] : of.w0) * inverse;
-            }
-        }
-}
-
-/* 1 / sqrt(mean of squares + eps). Rows over the cores: the nest, as PULP-TrainLib, splits elements and adds nothing up. */
-void rmsnorm_sum(const void *args)
-{
-    PT_ARGUMENTS(rmsnorm_sum, a);
-    const struct pt_range own = pt_own(a->rows);
-    for (int r = own.start; r < own.stop; r++) {
-        float squares = 0.0f;
-        for (int i = r * a->elements; i < (r + 1) * a->elements; i++)
-            squares += a->X[i] * a->X[i];
-        a->R[r] = 1.0f / sqrtf(squares / a->elements + a->eps);
+        PT_STORE(a->write_2, i, mean);
+        PT_STORE(a->write_3, i, variance);
     }
 }
 
@@ -376,8 +72,8 @@ void rmsnorm_scale(const void *args)
     const struct pt_range own = pt_own(a->elements);
     for (int r = 0; r < a->rows; r++)
         for (int i = own.start; i < own.stop; i++) {
-            const float scaled = a->X[r * a->elements + i] * a->R[r];
-            a->Y[r * a->elements + i] = a->has_w ? scaled * a->W[i] : scaled;
+            const float scaled = PT_LOAD(a->X, r * a->elements + i) * PT_LOAD(a->R, r);
+            PT_STORE(a->Y, r * a->elements + i, a->has_w ? scaled * PT_LOAD(a->W, i) : scaled);
         }
 }
 
@@ -389,11 +85,11 @@ void running_average(const void *args)
     for (int i = own.start; i < own.stop; i++) {
         float mean = 0.0f, variance = 0.0f;
         for (int n = 0; n < a->samples; n++) {
-            const float inverse = a->R[n * a->elements + i];
-            mean += a->M[n * a->elements + i];
+            const float inverse = PT_LOAD(a->R, n * a->elements + i);
+            mean += PT_LOAD(a->M, n * a->elements + i);
             variance += (1.0f / (inverse * inverse) - a->eps) * ((float)a->mean_of / (a->mean_of - 1));
         }
-        a->X[i] = a->A[i] + a->momentum * (mean / a->samples - a->A[i]);
-        a->Y[i] = a->B[i] + a->momentum * (variance / a->samples - a->B[i]);
+        PT_STORE(a->X, i, PT_LOAD(a->A, i) + a->momentum * (mean / a->samples - PT_LOAD(a->A, i)));
+        PT_STORE(a->Y, i, PT_LOAD(a->B, i) + a->momentum * (variance / a->samples - PT_LOAD(a->B, i)));
     }
 }

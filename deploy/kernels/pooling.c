@@ -60,10 +60,19 @@ void avgpool_fw(const void *args)
                 float sum = 0.0f;
                 for (int i = y.start; i < y.stop; i++)
                     for (int j = x.start; j < x.stop; j++)
-                        sum += g->X[c * g->X_s[0] + i * g->X_s[1] + j * g->X_s[2]];
+                        sum += PT_LOAD(g->X, c * g->X_s[0] + i * g->X_s[1] + j * g->X_s[2]);
                 const int count = g->counted ? g->counted : (y.stop - y.start) * (x.stop - x.start);
-                g->Y[c * g->Y_s[0] + h * g->Y_s[1] + w * g->Y_s[2]] = sum / (float)count;
+                PT_STORE(g->Y, c * g->Y_s[0] + h * g->Y_s[1] + w * g->Y_s[2], sum / (float)count);
             }
+}
+
+/* What each position of window (h, w) gets. */
+PT_INLINE float share_of(const struct avgpool_bw *g, int c, int h, int w)
+{
+    const struct pt_range all = within(h * g->step_h + g->top + g->high, g->hk, g->height);
+    const struct pt_range across = within(w * g->step_w + g->left + g->wide, g->wk, g->width);
+    const int count = g->counted ? g->counted : (all.stop - all.start) * (across.stop - across.start);
+    return PT_LOAD(g->Y, c * g->Y_s[0] + h * g->Y_s[1] + w * g->Y_s[2]) / (float)count;
 }
 
 void avgpool_bw(const void *args)
@@ -71,33 +80,43 @@ void avgpool_bw(const void *args)
     PT_ARGUMENTS(avgpool_bw, g);
     const struct pt_range own = pt_own(g->ci);
     for (int c = own.start; c < own.stop; c++) {
-        float *dx = g->X + c * g->X_s[0];
+        PT_POINTER dx = g->X + c * g->X_s[0];
+#ifdef PT_NARROW
+        for (int i = 0; i < g->hi; i++)
+            for (int j = 0; j < g->wi; j++) {
+                const struct pt_range y = pt_covering(i, g->top, g->hk, g->step_h, g->ho);
+                const struct pt_range x = pt_covering(j, g->left, g->wk, g->step_w, g->wo);
+                float sum = 0.0f;
+                for (int h = y.start; h < y.stop; h++)
+                    for (int w = x.start; w < x.stop; w++)
+                        sum += share_of(g, c, h, w);
+                PT_STORE(dx, i * g->X_s[1] + j * g->X_s[2], sum);
+            }
+#else
         for (int e = 0; e < g->hi * g->wi; e++)
-            dx[e] = 0.0f;
+            PT_STORE(dx, e, 0.0f);
         for (int h = 0; h < g->ho; h++)
             for (int w = 0; w < g->wo; w++) {
-                const int row = h * g->step_h + g->top, column = w * g->step_w + g->left;
-                const struct pt_range all = within(row + g->high, g->hk, g->height);
-                const struct pt_range across = within(column + g->wide, g->wk, g->width);
-                const int count = g->counted ? g->counted : (all.stop - all.start) * (across.stop - across.start);
-                const float share = g->Y[c * g->Y_s[0] + h * g->Y_s[1] + w * g->Y_s[2]] / (float)count;
-                const struct pt_range y = within(row, g->hk, g->hi), x = within(column, g->wk, g->wi);
+                const float share = share_of(g, c, h, w);
+                const struct pt_range y = within(h * g->step_h + g->top, g->hk, g->hi);
+                const struct pt_range x = within(w * g->step_w + g->left, g->wk, g->wi);
                 for (int i = y.start; i < y.stop; i++)
                     for (int j = x.start; j < x.stop; j++)
-                        dx[i * g->X_s[1] + j * g->X_s[2]] += share;
+                        PT_ADD(dx, i * g->X_s[1] + j * g->X_s[2], share);
             }
+#endif
     }
 }
 
 /* Index of the first maximum of a window, which has elements, in a plane; of the first NaN if there is one. */
-PT_INLINE int largest(const float *plane, struct pt_range y, struct pt_range x, int of_row, int of_column)
+PT_INLINE int largest(const pt_X *plane, struct pt_range y, struct pt_range x, int of_row, int of_column)
 {
     int best = y.start * of_row + x.start * of_column;
-    float most = plane[best];
+    float most = PT_LOAD(plane, best);
     for (int i = y.start; i < y.stop; i++)
         for (int j = x.start; j < x.stop; j++) {
             const int at = i * of_row + j * of_column;
-            const float value = plane[at];
+            const float value = PT_LOAD(plane, at);
             if (!(value <= most) && most == most) {
                 most = value;
                 best = at;
@@ -115,9 +134,9 @@ void maxpool_fw(const void *args)
             for (int w = 0; w < g->wo; w++) {
                 const struct pt_range y = within(h * g->step_h + g->top, g->hk, g->hi);
                 const struct pt_range x = within(w * g->step_w + g->left, g->wk, g->wi);
-                const float *plane = g->X + c * g->X_s[0];
-                g->Y[c * g->Y_s[0] + h * g->Y_s[1] + w * g->Y_s[2]] =
-                    plane[largest(plane, y, x, g->X_s[1], g->X_s[2])];
+                PT_POINTER plane = g->X + c * g->X_s[0];
+                const int at = largest(plane, y, x, g->X_s[1], g->X_s[2]);
+                PT_STORE(g->Y, c * g->Y_s[0] + h * g->Y_s[1] + w * g->Y_s[2], PT_LOAD(plane, at));
             }
 }
 
@@ -131,9 +150,9 @@ void maxpool_fw_argmax(const void *args)
             for (int w = 0; w < g->wo; w++) {
                 const int row = h * g->step_h + g->top, column = w * g->step_w + g->left;
                 const struct pt_range y = within(row, g->hk, g->hi), x = within(column, g->wk, g->wi);
-                const float *plane = g->X + c * g->X_s[0];
+                PT_POINTER plane = g->X + c * g->X_s[0];
                 const int at = largest(plane, y, x, g->wi, 1), place = c * g->Y_s[0] + h * g->Y_s[1] + w * g->Y_s[2];
-                g->Y[place] = plane[at];
+                PT_STORE(g->Y, place, PT_LOAD(plane, at));
                 const int inside = ((at / g->wi - row) << g->place_bits) + at % g->wi - column;
                 if (g->place_bits == 4)
                     g->I[place] = (uint8_t)inside;
@@ -142,26 +161,59 @@ void maxpool_fw_argmax(const void *args)
             }
 }
 
-/* The maximum is searched again in the box X of the input, which begins at row x_high and column x_wide. */
+/* The maximum of window (h, w), by row and column of the tile G: searched again in the box X of the input, which begins at
+ * row x_high and column x_wide. */
+PT_INLINE void searched(const struct maxpool_bw *g, int c, int h, int w, int *row, int *column)
+{
+    const struct pt_range y = within(h * g->step_h + g->x_top, g->hk, g->x_rows);
+    const struct pt_range x = within(w * g->step_w + g->x_left, g->wk, g->x_columns);
+    const int at = largest(g->X + c * g->X_s[0], y, x, g->x_columns, 1);
+    *row = at / g->x_columns + g->x_high - g->high;
+    *column = at % g->x_columns + g->x_wide - g->wide;
+}
+
 void maxpool_bw(const void *args)
 {
     PT_ARGUMENTS(maxpool_bw, g);
     const struct pt_range own = pt_own(g->ci);
     for (int c = own.start; c < own.stop; c++) {
-        float *dx = g->G + c * g->G_s[0];
-        for (int e = 0; e < g->hi * g->wi; e++)
-            dx[e] = 0.0f;
-        for (int h = 0; h < g->ho; h++)
-            for (int w = 0; w < g->wo; w++) {
-                const struct pt_range y = within(h * g->step_h + g->x_top, g->hk, g->x_rows);
-                const struct pt_range x = within(w * g->step_w + g->x_left, g->wk, g->x_columns);
-                const int at = largest(g->X + c * g->X_s[0], y, x, g->x_columns, 1);
-                const int row = at / g->x_columns + g->x_high - g->high;
-                const int column = at % g->x_columns + g->x_wide - g->wide;
-                if (row >= 0 && row < g->hi && column >= 0 && column < g->wi)
-                    dx[row * g->G_s[1] + column * g->G_s[2]] += g->Y[c * g->Y_s[0] + h * g->Y_s[1] + w * g->Y_s[2]];
+        PT_POINTER dx = g->G + c * g->G_s[0];
+#ifdef PT_NARROW
+        for (int i = 0; i < g->hi; i++)
+            for (int j = 0; j < g->wi; j++) {
+                const int of_h = g->x_top + g->x_high - g->high, of_w = g->x_left + g->x_wide - g->wide;
+                const struct pt_range y = pt_covering(i, of_h, g->hk, g->step_h, g->ho);
+                const struct pt_range x = pt_covering(j, of_w, g->wk, g->step_w, g->wo);
+                float sum = 0.0f;
+                for (int h = y.start; h < y.stop; h++)
+                    for (int w = x.start, row, column; w < x.stop; w++) {
+                        searched(g, c, h, w, &row, &column);
+                        if (row == i && column == j)
+                            sum += PT_LOAD(g->Y, c * g->Y_s[0] + h * g->Y_s[1] + w * g->Y_s[2]);
+                    }
+                PT_STORE(dx, i * g->G_s[1] + j * g->G_s[2], sum);
             }
+#else
+        for (int e = 0; e < g->hi * g->wi; e++)
+            PT_STORE(dx, e, 0.0f);
+        for (int h = 0; h < g->ho; h++)
+            for (int w = 0, row, column; w < g->wo; w++) {
+                searched(g, c, h, w, &row, &column);
+                if (row >= 0 && row < g->hi && column >= 0 && column < g->wi)
+                    PT_ADD(dx, row * g->G_s[1] + column * g->G_s[2],
+                           PT_LOAD(g->Y, c * g->Y_s[0] + h * g->Y_s[1] + w * g->Y_s[2]));
+            }
+#endif
     }
+}
+
+/* The same, as it was kept. */
+PT_INLINE void known(const struct maxpool_bw_argmax *g, int c, int h, int w, int *row, int *column)
+{
+    const int at = c * g->Y_s[0] + h * g->Y_s[1] + w * g->Y_s[2];
+    const int inside = g->place_bits == 4 ? g->I[at] : ((const int32_t *)g->I)[at];
+    *row = h * g->step_h + g->top + (inside >> g->place_bits);
+    *column = w * g->step_w + g->left + (inside & ((1 << g->place_bits) - 1));
 }
 
 void maxpool_bw_argmax(const void *args)
@@ -169,17 +221,31 @@ void maxpool_bw_argmax(const void *args)
     PT_ARGUMENTS(maxpool_bw_argmax, g);
     const struct pt_range own = pt_own(g->ci);
     for (int c = own.start; c < own.stop; c++) {
-        float *dx = g->G + c * g->G_s[0];
-        for (int e = 0; e < g->hi * g->wi; e++)
-            dx[e] = 0.0f;
-        for (int h = 0; h < g->ho; h++)
-            for (int w = 0; w < g->wo; w++) {
-                const int at = c * g->Y_s[0] + h * g->Y_s[1] + w * g->Y_s[2];
-                const int inside = g->place_bits == 4 ? g->I[at] : ((const int32_t *)g->I)[at];
-                const int row = h * g->step_h + g->top + (inside >> g->place_bits);
-                const int column = w * g->step_w + g->left + (inside & ((1 << g->place_bits) - 1));
-                if (row >= 0 && row < g->hi && column >= 0 && column < g->wi)
-                    dx[row * g->G_s[1] + column * g->G_s[2]] += g->Y[at];
+        PT_POINTER dx = g->G + c * g->G_s[0];
+        PT_POINTER dy = g->Y + c * g->Y_s[0];
+#ifdef PT_NARROW
+        for (int i = 0; i < g->hi; i++)
+            for (int j = 0; j < g->wi; j++) { /* of the size of a window its bits are known */
+                const struct pt_range y = pt_covering(i, g->top, 1 << g->place_bits, g->step_h, g->ho);
+                const struct pt_range x = pt_covering(j, g->left, 1 << g->place_bits, g->step_w, g->wo);
+                float sum = 0.0f;
+                for (int h = y.start; h < y.stop; h++)
+                    for (int w = x.start, row, column; w < x.stop; w++) {
+                        known(g, c, h, w, &row, &column);
+                        if (row == i && column == j)
+                            sum += PT_LOAD(dy, h * g->Y_s[1] + w * g->Y_s[2]);
+                    }
+                PT_STORE(dx, i * g->G_s[1] + j * g->G_s[2], sum);
             }
+#else
+        for (int e = 0; e < g->hi * g->wi; e++)
+            PT_STORE(dx, e, 0.0f);
+        for (int h = 0; h < g->ho; h++)
+            for (int w = 0, row, column; w < g->wo; w++) {
+                known(g, c, h, w, &row, &column);
+                if (row >= 0 && row < g->hi && column >= 0 && column < g->wi)
+                    PT_ADD(dx, row * g->G_s[1] + column * g->G_s[2], PT_LOAD(dy, h * g->Y_s[1] + w * g->Y_s[2]));
+            }
+#endif
     }
 }

@@ -20,10 +20,10 @@ void prelu_bw(const void *args)
     const struct pt_range elements = wide ? own : (struct pt_range){0, a->elements};
     for (int n = 0; n < a->samples; n++)
         for (int c = channels.start; c < channels.stop; c++) {
-            const float slope = a->W[c];
+            const float slope = PT_LOAD(a->W, c);
             const int row = (n * a->channels + c) * a->elements;
             for (int i = row + elements.start; i < row + elements.stop; i++)
-                a->Y[i] = a->X[i] > 0.0f ? a->G[i] : slope * a->G[i];
+                PT_STORE(a->Y, i, PT_LOAD(a->X, i) > 0.0f ? PT_LOAD(a->G, i) : slope * PT_LOAD(a->G, i));
         }
 }
 
@@ -44,8 +44,8 @@ void prelu_wg(const void *args)
         for (int n = 0; n < a->samples; n++) {
             const int row = (n * a->channels + c) * a->elements;
             for (int i = row; i < row + a->elements; i++)
-                sum += a->X[i] > 0.0f ? 0.0f : a->X[i] * a->G[i];
+                sum += PT_LOAD(a->X, i) > 0.0f ? 0.0f : PT_LOAD(a->X, i) * PT_LOAD(a->G, i);
         }
-        a->Y[c] = sum;
+        PT_STORE(a->Y, c, sum);
     }
 }

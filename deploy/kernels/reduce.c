@@ -24,11 +24,11 @@ void reduce_mean_fw(const void *args)
     PT_ARGUMENTS(reduce_mean_fw, g);
     FOR_OWN(g)
     {
-        const float *x = g->X + p * g->X_s[0] + i * g->X_s[2];
+        PT_POINTER x = g->X + p * g->X_s[0] + i * g->X_s[2];
         float sum = 0.0f;
         for (int r = 0; r < g->count; r++)
-            sum += x[r * g->X_s[1]];
-        g->Y[p * g->Y_s[0] + i * g->Y_s[1]] = sum * (1.0f / (float)g->divisor);
+            sum += PT_LOAD(x, r * g->X_s[1]);
+        PT_STORE(g->Y, p * g->Y_s[0] + i * g->Y_s[1], sum * (1.0f / (float)g->divisor));
     }
 }
 
@@ -37,9 +37,9 @@ void reduce_mean_bw(const void *args)
     PT_ARGUMENTS(reduce_mean_bw, g);
     FOR_OWN(g)
     {
-        const float value = g->X[p * g->X_s[0] + i * g->X_s[1]] * (1.0f / (float)g->divisor);
+        const float value = PT_LOAD(g->X, p * g->X_s[0] + i * g->X_s[1]) * (1.0f / (float)g->divisor);
         for (int r = 0; r < g->count; r++)
-            g->Y[p * g->Y_s[0] + r * g->Y_s[1] + i * g->Y_s[2]] = value;
+            PT_STORE(g->Y, p * g->Y_s[0] + r * g->Y_s[1] + i * g->Y_s[2], value);
     }
 }
 
@@ -48,14 +48,14 @@ PT_INLINE void best_of(const struct reduce_max_fw *g, int largest)
 {
     FOR_OWN(g)
     {
-        const float *x = g->X + p * g->X_s[0] + i * g->X_s[2];
-        float best = x[0];
+        PT_POINTER x = g->X + p * g->X_s[0] + i * g->X_s[2];
+        float best = PT_LOAD(x, 0);
         for (int r = 1; r < g->count; r++) {
-            const float value = x[r * g->X_s[1]];
+            const float value = PT_LOAD(x, r * g->X_s[1]);
             if (!(largest ? value <= best : value >= best) && best == best)
                 best = value;
         }
-        g->Y[p * g->Y_s[0] + i * g->Y_s[1]] = best;
+        PT_STORE(g->Y, p * g->Y_s[0] + i * g->Y_s[1], best);
     }
 }
 
@@ -74,14 +74,15 @@ void reduce_max_bw(const void *args)
     PT_ARGUMENTS(reduce_max_bw, g);
     FOR_OWN(g)
     {
-        const float *x = g->X + p * g->X_s[0] + i * g->X_s[2];
-        const float best = g->M[p * g->M_s[0] + i * g->M_s[1]];
+        PT_POINTER x = g->X + p * g->X_s[0] + i * g->X_s[2];
+        const float best = PT_LOAD(g->M, p * g->M_s[0] + i * g->M_s[1]);
         int equal = 0;
         for (int r = 0; r < g->count; r++)
-            equal += x[r * g->X_s[1]] == best;
-        const float share = g->G[p * g->G_s[0] + i * g->G_s[1]] / (float)(equal > 0 ? equal : 1);
+            equal += PT_LOAD(x, r * g->X_s[1]) == best;
+        const float share = PT_LOAD(g->G, p * g->G_s[0] + i * g->G_s[1]) / (float)(equal > 0 ? equal : 1);
         for (int r = 0; r < g->count; r++)
-            g->Y[p * g->Y_s[0] + r * g->Y_s[1] + i * g->Y_s[2]] = x[r * g->X_s[1]] == best ? share : 0.0f;
+            PT_STORE(g->Y, p * g->Y_s[0] + r * g->Y_s[1] + i * g->Y_s[2],
+                     PT_LOAD(x, r * g->X_s[1]) == best ? share : 0.0f);
     }
 }
 
@@ -91,12 +92,13 @@ void reduce_max_bw_first(const void *args)
     PT_ARGUMENTS(reduce_max_bw, g);
     FOR_OWN(g)
     {
-        const float *x = g->X + p * g->X_s[0] + i * g->X_s[2];
-        const float best = g->M[p * g->M_s[0] + i * g->M_s[1]];
+        PT_POINTER x = g->X + p * g->X_s[0] + i * g->X_s[2];
+        const float best = PT_LOAD(g->M, p * g->M_s[0] + i * g->M_s[1]);
         int found = 0;
         for (int r = 0; r < g->count; r++) {
-            const int first = !found && x[r * g->X_s[1]] == best;
-            g->Y[p * g->Y_s[0] + r * g->Y_s[1] + i * g->Y_s[2]] = first ? g->G[p * g->G_s[0] + i * g->G_s[1]] : 0.0f;
+            const int first = !found && PT_LOAD(x, r * g->X_s[1]) == best;
+            PT_STORE(g->Y, p * g->Y_s[0] + r * g->Y_s[1] + i * g->Y_s[2],
+                     first ? PT_LOAD(g->G, p * g->G_s[0] + i * g->G_s[1]) : 0.0f);
             found |= first;
         }
     }

@@ -17,16 +17,17 @@ void log_sum(const void *args)
     PT_ARGUMENTS(log_sum, a);
     const struct pt_range own = pt_own(a->N);
     for (int i = own.start; i < own.stop; i++) {
-        const float *x = a->X + i * a->M, largest = a->R[i];
+        PT_POINTER x = a->X + i * a->M;
+        const float largest = PT_LOAD(a->R, i);
         float rest = 0.0f;
         int left_out = 0;
         for (int j = 0; j < a->M; j++) {
-            if (!left_out && x[j] == largest)
+            if (!left_out && PT_LOAD(x, j) == largest)
                 left_out = 1;
             else
-                rest += expf(x[j] - largest);
+                rest += expf(PT_LOAD(x, j) - largest);
         }
-        a->Z[i] = log1pf(rest);
+        PT_STORE(a->Z, i, log1pf(rest));
     }
 }
 
@@ -36,10 +37,10 @@ void log_softmax_bw(const void *args)
     PT_ARGUMENTS(log_softmax_bw, a);
     const struct pt_range own = pt_own(a->N);
     for (int i = own.start; i < own.stop; i++) {
-        const float sum = a->Z[i];
+        const float sum = PT_LOAD(a->Z, i);
         for (int j = i * a->M; j < (i + 1) * a->M; j++) {
-            const float y = a->X[j], dy = a->G[j];
-            a->Y[j] = y > -0.7f ? (dy - sum) - expm1f(y) * sum : dy - expf(y) * sum;
+            const float y = PT_LOAD(a->X, j), dy = PT_LOAD(a->G, j);
+            PT_STORE(a->Y, j, y > -0.7f ? (dy - sum) - expm1f(y) * sum : dy - expf(y) * sum);
         }
     }
 }

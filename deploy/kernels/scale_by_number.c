@@ -13,5 +13,5 @@ void scale_by_number(const void *args)
     const struct pt_range own = pt_own(a->elements);
     const float factor = a->factor;
     for (int i = own.start; i < own.stop; i++)
-        a->Y[i] = a->X[i] * factor;
+        PT_STORE(a->Y, i, PT_LOAD(a->X, i) * factor);
 }

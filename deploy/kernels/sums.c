@@ -18,8 +18,8 @@ void column_sum(const void *args)
     for (int j = own.start; j < own.stop; j++) {
         float sum = 0.0f;
         for (int i = 0; i < g->N; i++)
-            sum += g->X[i * g->X_s[0] + j * g->X_s[1]];
-        g->Y[j * g->Y_s[0]] = sum;
+            sum += PT_LOAD(g->X, i * g->X_s[0] + j * g->X_s[1]);
+        PT_STORE(g->Y, j * g->Y_s[0], sum);
     }
 }
 
@@ -32,8 +32,8 @@ void row_sum(const void *args)
         float sum = 0.0f;
         for (int p = 0; p < g->P; p++)
             for (int j = 0; j < g->M; j++)
-                sum += g->X[p * g->X_s[0] + i * g->X_s[1] + j * g->X_s[2]];
-        g->Y[i * g->Y_s[0]] = sum;
+                sum += PT_LOAD(g->X, p * g->X_s[0] + i * g->X_s[1] + j * g->X_s[2]);
+        PT_STORE(g->Y, i * g->Y_s[0], sum);
     }
 }
 
@@ -45,8 +45,8 @@ void row_total(const void *args)
     for (int i = own.start; i < own.stop; i++) {
         float sum = 0.0f;
         for (int j = 0; j < g->M; j++)
-            sum += g->X[i * g->X_s[0] + j * g->X_s[1]];
-        g->Z[i * g->Z_s[0]] = sum;
+            sum += PT_LOAD(g->X, i * g->X_s[0] + j * g->X_s[1]);
+        PT_STORE(g->Z, i * g->Z_s[0], sum);
     }
 }
 
@@ -56,8 +56,8 @@ void row_bias(const void *args)
     PT_ARGUMENTS(row_bias, g);
     const struct pt_range own = pt_own(g->N);
     for (int i = own.start; i < own.stop; i++) {
-        const float bias = g->G[i * g->G_s[0]];
+        const float bias = PT_LOAD(g->G, i * g->G_s[0]);
         for (int j = 0; j < g->M; j++)
-            g->Y[i * g->Y_s[0] + j * g->Y_s[1]] += bias;
+            PT_ADD(g->Y, i * g->Y_s[0] + j * g->Y_s[1], bias);
     }
 }

@@ -12,7 +12,7 @@ PT_INLINE void part(const struct transpose *g, int n0, int n1, int m0, int m1)
 {
     for (int n = n0; n < n1; n++)
         for (int m = m0; m < m1; m++)
-            g->Y[m * g->Y_s[0] + n * g->Y_s[1]] = g->X[n * g->X_s[0] + m * g->X_s[1]];
+            PT_STORE(g->Y, m * g->Y_s[0] + n * g->Y_s[1], PT_LOAD(g->X, n * g->X_s[0] + m * g->X_s[1]));
 }
 
 /* The larger dimension over the cores. */

@@ -14,7 +14,7 @@ void copy(const void *args)
     PT_ARGUMENTS(copy, g);
     const struct pt_range own = pt_own(g->elements);
     for (int i = own.start; i < own.stop; i++)
-        g->Y[i * g->Y_s[0]] = g->X[i * g->X_s[0]];
+        PT_STORE(g->Y, i * g->Y_s[0], PT_LOAD(g->X, i * g->X_s[0]));
 }
 
 void set_to_value(const void *args)
@@ -22,7 +22,7 @@ void set_to_value(const void *args)
     PT_ARGUMENTS(set_to_value, g);
     const struct pt_range own = pt_own(g->elements);
     for (int i = own.start; i < own.stop; i++)
-        g->Y[i] = g->value;
+        PT_STORE(g->Y, i, g->value);
 }
 
 /* Y = X + G; a shorter G repeats, as the bias of each row does. */
@@ -31,12 +31,12 @@ PT_INLINE void sum(const struct vect_sum *g)
     const struct pt_range own = pt_own(g->elements);
     if (g->G_n >= g->elements) {
         for (int i = own.start; i < own.stop; i++)
-            g->Y[i] = g->X[i] + g->G[i];
+            PT_STORE(g->Y, i, PT_LOAD(g->X, i) + PT_LOAD(g->G, i));
         return;
     }
     int at = own.start % g->G_n;
     for (int i = own.start; i < own.stop; i++) {
-        g->Y[i] = g->X[i] + g->G[at];
+        PT_STORE(g->Y, i, PT_LOAD(g->X, i) + PT_LOAD(g->G, at));
         at = at + 1 == g->G_n ? 0 : at + 1;
     }
 }

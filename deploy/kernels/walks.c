@@ -23,10 +23,10 @@ PT_INLINE void walk(const struct copy_nd *g)
 {
     FOR_EACH_ROW(g)
     {
-        const float *x = g->X + ROW(g->X_s, i, p, q, r, t);
-        float *y = g->Y + ROW(g->Y_s, i, p, q, r, t);
+        PT_POINTER x = g->X + ROW(g->X_s, i, p, q, r, t);
+        PT_POINTER y = g->Y + ROW(g->Y_s, i, p, q, r, t);
         for (int j = 0; j < g->m; j++)
-            y[j * g->Y_s[5]] = x[j * g->X_s[5]];
+            PT_STORE(y, j * g->Y_s[5], PT_LOAD(x, j * g->X_s[5]));
     }
 }
 
@@ -47,11 +47,36 @@ void permute_nd(const void *args)
 void add_nd(const void *args)
 {
     PT_ARGUMENTS(add_nd, g);
+#ifdef PT_NARROW
+    const int counts[6] = {g->a, g->b, g->c, g->d, g->e, g->m};
+    int sums = 1, terms = 1;
+    for (int n = 0; n < 6; n++)
+        *(g->Y_s[n] || counts[n] == 1 ? &sums : &terms) *= counts[n];
+    const struct pt_range own = pt_own(sums);
+    for (int s = own.start; s < own.stop; s++) {
+        float sum = 0.0f;
+        int y = 0;
+        for (int i = 0; i < terms; i++) {
+            int x = 0, term = 0, of_sum = s, of_term = i;
+            y = 0;
+            for (int n = 5; n >= 0; n--) {
+                int *const rest = g->Y_s[n] || counts[n] == 1 ? &of_sum : &of_term;
+                const int at = *rest % counts[n];
+                *rest /= counts[n];
+                x += at * g->X_s[n], y += at * g->Y_s[n], term += at * g->G_s[n];
+            }
+            sum = (i ? sum : PT_LOAD(g->X, x)) + PT_LOAD(g->G, term);
+        }
+        PT_STORE(g->Y, y, sum);
+    }
+#else
     FOR_EACH_ROW(g)
     {
-        const float *x = g->X + ROW(g->X_s, i, p, q, r, t), *term = g->G + ROW(g->G_s, i, p, q, r, t);
-        float *y = g->Y + ROW(g->Y_s, i, p, q, r, t);
+        PT_POINTER x = g->X + ROW(g->X_s, i, p, q, r, t);
+        PT_POINTER term = g->G + ROW(g->G_s, i, p, q, r, t);
+        PT_POINTER y = g->Y + ROW(g->Y_s, i, p, q, r, t);
         for (int j = 0; j < g->m; j++)
-            y[j * g->Y_s[5]] = x[j * g->X_s[5]] + term[j * g->G_s[5]];
+            PT_STORE(y, j * g->Y_s[5], PT_LOAD(x, j * g->X_s[5]) + PT_LOAD(term, j * g->G_s[5]));
     }
+#endif
 }

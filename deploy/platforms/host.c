@@ -5,10 +5,12 @@
  * - The DMA copies a transfer at once, as late as its wait, or in between, piece by piece. Seeds below FIXED have all
  *   transfers of one direction either at once or late, every two directions in all four ways; others draw. Till it is
  *   copied the destination is poison (NaN).
- * - Cores take turns: one runs up to the next barrier before another begins. Seed 0 goes up, seed 1 down, others draw
- *   the order anew at every barrier.
+ *   Its source is sampled when it is ordered, and must be the same in the wait.
+ * - Cores take turns: one runs up to the next barrier before another begins, and the DMA copies between them. Seed 0 goes
+ *   up, seed 1 down, others draw the order anew at every barrier. With seed TOGETHER no core sees what another has
+ *   written since the barrier, and no two write one byte.
  *
- * So a missing wait, an overlap, a wrong order of statements shows as a wrong number. Under the thread sanitizer, which
+ * So a missing wait, an overlap, a wrong order of statements shows as a wrong number, or ends the program. Under the thread sanitizer, which
  * needs no luck, cores and DMA are threads that run freely.
  */
 #define _POSIX_C_SOURCE 200809L
@@ -46,7 +48,14 @@ static void stop(const char *why) {
     exit(3);
 }
 
-static uint32_t seed, state;
+static char *memory(uint32_t bytes) {
+    char *address = NULL;
+    if (posix_memalign((void **)&address, 64, bytes ? bytes : 1)) stop("host.c: no memory");
+    memset(address, POISON, bytes);
+    return address;
+}
+
+static uint32_t seed, state, l1_size;
 
 static uint32_t drawn(void) { /* xorshift32 (Marsaglia, Xorshift RNGs, 2003) */
     state ^= state << 13, state ^= state >> 17, state ^= state << 5;
@@ -60,7 +69,7 @@ enum moment { AT_ONCE, BETWEEN, AT_ITS_WAIT };
 
 /* By seed the directions that are late, a bit each. */
 static const unsigned char late[] = {0x0, 0xF, 0xE, 0xD, 0xB, 0x7};
-enum { FIXED = sizeof late };
+enum { FIXED = sizeof late, TOGETHER = FIXED - 1 };
 
 static enum moment moment_of(enum way way) {
     if (seed < FIXED) return late[seed] >> way & 1 ? AT_ITS_WAIT : AT_ONCE;
@@ -73,6 +82,7 @@ struct command {
     char *to;
     const char *from;
     uint32_t bytes, to_stride, from_stride, line_bytes, done;
+    char *sample; /* the source when it was ordered */
 };
 
 static struct command queue[MOST_COMMANDS];
@@ -226,6 +236,32 @@ static int cores, order[MOST_CORES], place, running = NONE, ended;
 static int my_cores = 1; /* of who runs */
 static _Thread_local int my_core;
 
+/* Of seed TOGETHER: L1 as it was at the barrier, with all that was written since, and which bytes these are. The address
+ * sanitizer forbids to copy dead buffers. */
+static char *before, *after, *written;
+
+static void all_begin(void) {
+    if (before) memcpy(before, pt_l1, l1_size), memcpy(after, pt_l1, l1_size), memset(written, 0, l1_size);
+}
+
+static void one_ends(void) {
+    enum { LINE = 64 };
+    for (uint32_t at = 0, stop_at; before && at < l1_size; at = stop_at) {
+        stop_at = l1_size - at < LINE ? l1_size : at + LINE;
+        if (!memcmp(pt_l1 + at, before + at, stop_at - at)) continue;
+        for (uint32_t i = at; i < stop_at; i++) {
+            if (pt_l1[i] == before[i]) continue;
+            if (written[i]) stop("host.c: two cores write one byte of L1 between two barriers");
+            written[i] = 1, after[i] = pt_l1[i];
+        }
+        memcpy(pt_l1 + at, before + at, stop_at - at);
+    }
+}
+
+static void all_end(void) {
+    if (before) memcpy(pt_l1, after, l1_size);
+}
+
 static void between(void) {
     for (int i = 0; i < queued; i++) {
         struct command *one = &queue[i];
@@ -235,7 +271,21 @@ static void between(void) {
     }
 }
 
+/* The bytes of a source in a sample; their first difference from it ends the program. */
+static void sample(struct command *one) {
+    uint32_t lines = one->bytes / one->line_bytes, line_bytes = one->line_bytes;
+    int first = !one->sample;
+    if (first && !(one->sample = malloc(one->bytes + 1))) stop("host.c: no memory");
+    for (uint32_t line = 0; line < lines; line++) {
+        char *taken = one->sample + line * line_bytes;
+        const char *from = one->from + line * one->from_stride;
+        if (first) memcpy(taken, from, line_bytes);
+        if (memcmp(taken, from, line_bytes)) stop("host.c: the source of a transfer changed before its wait");
+    }
+}
+
 static void give(struct command command) {
+    sample(&command);
     copy(&command, command.moment == AT_ONCE ? command.bytes : 0);
     if (queued == MOST_COMMANDS) stop("host.c: more commands at a time than MOST_COMMANDS");
     queue[queued++] = command;
@@ -247,7 +297,10 @@ static void wait_for(int transfer) {
     int left = 0, first = queued ? (int)(drawn() % (uint32_t)queued) : 0;
     for (int i = 0; i < queued; i++) {
         struct command *one = &queue[(first + i) % queued];
-        if (one->transfer == transfer) copy(one, one->bytes);
+        if (one->transfer != transfer) continue;
+        sample(one);
+        free(one->sample);
+        copy(one, one->bytes);
     }
     for (int i = 0; i < queued; i++)
         if (queue[i].transfer != transfer) queue[left++] = queue[i];
@@ -276,8 +329,10 @@ static void my_turn(void) {
 }
 
 static void hand_over(void) {
-    between();
+    one_ends();
+    if (!before) between();
     if (++place == cores) {
+        all_end();
         if (ended && ended < cores) stop("host.c: a barrier that some cores do not come to");
         if (ended) {
             ended = 0, running = NONE;
@@ -285,6 +340,7 @@ static void hand_over(void) {
             return;
         }
         draw_order();
+        all_begin();
     }
     let_run(order[place]);
 }
@@ -313,6 +369,7 @@ void pt_fork(pt_kernel *kernel, const void *arguments) {
     job = kernel, job_arguments = arguments, my_cores = cores;
     between();
     draw_order();
+    all_begin();
     let_run(order[0]);
     my_turn();
     kernel(arguments);
@@ -323,6 +380,9 @@ void pt_fork(pt_kernel *kernel, const void *arguments) {
 }
 
 static void open_machine(void) {
+#if !defined(__SANITIZE_ADDRESS__)
+    if (seed == TOGETHER) before = memory(l1_size), after = memory(l1_size), written = memory(l1_size);
+#endif
     pthread_mutex_lock(&lock);
     for (int core = 0; core < cores; core++) pthread_cond_init(&turns[core], NULL);
     for (int core = 1; core < cores; core++) pthread_create(&workers[core], NULL, worker, (void *)(intptr_t)core);
@@ -337,6 +397,7 @@ static void close_machine(void) {
         pthread_mutex_lock(&lock);
     }
     pthread_mutex_unlock(&lock);
+    free(before), free(after), free(written);
 }
 
 #endif
@@ -346,7 +407,7 @@ void pt_alone(pt_kernel *kernel, const void *arguments) { kernel(arguments); }
 static void start(enum way way, int transfer, void *to, const void *from, uint32_t bytes, uint32_t to_stride,
                   uint32_t from_stride, uint32_t line_bytes) {
     fill(to, bytes, to_stride, line_bytes);
-    give((struct command){transfer, moment_of(way), to, from, bytes, to_stride, from_stride, line_bytes, 0});
+    give((struct command){transfer, moment_of(way), to, from, bytes, to_stride, from_stride, line_bytes, 0, NULL});
 }
 
 void pt_dma_in(int transfer, void *l1, const void *l2, uint32_t bytes) {
@@ -383,20 +444,13 @@ uint32_t pt_cycles(void) { return 0; } /* there is no clock of a cluster here */
 
 void pt_print(const char *text) { puts(text); }
 
-static char *memory(uint32_t bytes) {
-    char *address = NULL;
-    if (posix_memalign((void **)&address, 64, bytes ? bytes : 1)) stop("host.c: no memory");
-    memset(address, POISON, bytes);
-    return address;
-}
-
 int pt_run(int team, uint32_t l1_bytes, uint32_t l2_bytes, uint32_t l3_bytes, int (*work)(void)) {
     if (team > MOST_CORES) return -1;
     const char *text = getenv("PT_SEED");
     seed = text ? (uint32_t)atoi(text) : 0;
     state = 2654435761u * (seed + 1); /* Knuth's multiplier spreads small seeds */
     if (!state) state = 1;
-    cores = team;
+    cores = team, l1_size = l1_bytes;
     pt_l1 = memory(l1_bytes), pt_l2 = memory(l2_bytes), l3 = memory(l3_bytes);
     ASAN_POISON_MEMORY_REGION(pt_l1, l1_bytes);
     open_machine();

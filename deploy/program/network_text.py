@@ -5,28 +5,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Sequence
+from itertools import pairwise
 
 import numpy as np
 
 from deploy.program.buffers import INDICES, Buffer, Buffers
 from deploy.program.index_arithmetic import Numbers, expression
 from deploy.program.statements import Argument, External, Kernel, OpStatements, Transfer, Wait, levels_of
-from scheduler.programs.rolling import Leaf, Loop, Node, places_of, rolled
+from deploy.program.table_text import GroupTable
+from scheduler.programs.rolling import Leaf, Loop, Node, places_of
 
 WIDTH = 118
 """Of a line, at most, where it can be broken."""
 
 
 class OpText:
-    """The C text of one op: `tables` are the arrays it looks numbers up in, `lines` its function."""
+    """The C text of one op: `tables` are the arrays it looks numbers up in, `lines` its function, which
+    begins with the statements `first`."""
 
-    def __init__(self, name: str, statements: OpStatements, buffers: Buffers) -> None:
+    def __init__(
+        self, name: str, statements: OpStatements, buffers: Buffers, first: Sequence[str] = ()
+    ) -> None:
         self.tables: list[str] = []
         self._name, self._op_number, self._buffers = name, statements.number, buffers
         self._statements = statements.statements
-        nodes = rolled([statement.form for statement in self._statements])
-        body = [line for node in nodes for line in self._node(node)]
-        self.lines = [*self.tables, f"void {name}(void) {{", *body, "}"]
+        body = [line for node in statements.nodes for line in self._node(node)]
+        begin = [f"    {statement}" for statement in first]
+        self.lines = [*self.tables, f"void {name}(void) {{", *begin, *body, "}"]
 
     def _node(self, node: Node, *around: Loop) -> list[str]:
         indent = "    " * (1 + len(around))
@@ -116,7 +121,7 @@ def _call(form: Kernel, texts: Sequence[str], indent: str) -> list[str]:
     """A call with its arguments by name, several on a line."""
     items, position = [], 0
     for argument in form.arguments:
-        count = {"address": 1, "int": 1, "ints": argument.count}.get(argument.kind, 0)
+        count = argument.numbers
         items.append(f".{argument.name} = {_value(argument, texts[position : position + count])}")
         position += count
     head = f"{indent}{'pt_fork' if form.fork else 'pt_alone'}({form.name}, &(struct {form.struct}){{"
@@ -154,13 +159,36 @@ def float_text(value: float) -> str:
     return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
 
 
-def ops_text(ops: Sequence[OpStatements], names: Sequence[str], buffers: Buffers) -> str:
-    """The functions of all ops."""
-    parts = []
-    for name, statements in zip(names, ops, strict=True):
-        op = statements.op
-        about = f"/* {op.name}: {op.primitive}, {', '.join(op.inputs)} -> {', '.join(op.outputs)} */"
-        parts.append("\n".join([about, *OpText(name, statements, buffers).lines]))
+def ops_text(
+    ops: Sequence[OpStatements],
+    names: Sequence[str],
+    buffers: Buffers,
+    groups: Sequence[GroupTable] = (),
+    first_number: int = 0,
+) -> str:
+    """The functions of all ops, behind the tables of those that are none, numbered from the first on."""
+    abouts = []
+    for item in ops:
+        op = item.op
+        abouts.append(f"/* {op.name}: {op.primitive}, {', '.join(op.inputs)} -> {', '.join(op.outputs)} */")
+    following = dict(pairwise(groups))
+    parts = [
+        "\n".join(group.lines(abouts, following.get(group), number))
+        for number, group in enumerate(groups, first_number + 1)
+    ]
+    begins: dict[int, list[str]] = {0: [group.start for group in groups[:1]]}
+    for group in groups:
+        if group.first not in group.ops:
+            after = [following[group].start] if group in following else []
+            begins.setdefault(group.first, []).extend(["pt_dma_wait(NETWORK_TABLES);", *after])
+    walked = {number: group.address(number) for group in groups for number in group.ops}
+    for number, (name, item) in enumerate(zip(names, ops, strict=True)):
+        first = begins.get(number, [])
+        if number not in walked:
+            parts.append("\n".join([abouts[number], *OpText(name, item, buffers, first).lines]))
+        elif first:
+            body = "\n".join(f"    {statement}" for statement in (*first, f"network_walk({walked[number]});"))
+            parts.append(f"static void {name}_begin(void) {{\n{body}\n}}")
     return "\n\n".join(parts)
 
 

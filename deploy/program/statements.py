@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from arch.spec.program import (
     Action,
@@ -24,6 +25,8 @@ from arch.spec.program import (
 from configs.errors import InputError
 from configs.values import Struct
 from deploy.calls.call import CCall, Pointer, Table
+from scheduler.programs.rolling import Node, rolled
+from scheduler.table_form import is_of_tables
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.varying import Varying
 
@@ -63,6 +66,11 @@ class Argument(Struct, frozen=True):
     varying: int = 0
     """Which of the program's varying numbers it is."""
 
+    @property
+    def numbers(self) -> int:
+        """How many of the statement's numbers are its."""
+        return {"address": 1, "int": 1, "ints": self.count}.get(self.kind, 0)
+
 
 class Kernel(Struct, frozen=True):
     """The form of a kernel call; its numbers are those of its arguments, one after the other."""
@@ -80,7 +88,7 @@ class Statement(Struct, frozen=True):
     numbers: Sequence[int]
 
 
-@dataclass(slots=True)
+@dataclass
 class OpStatements:
     """What the master core does for one op; `dead` are buffers that end with it, `results` what it made."""
 
@@ -89,6 +97,11 @@ class OpStatements:
     statements: list[Statement] = field(default_factory=list)
     dead: tuple[Place, ...] = ()
     results: tuple[Place, ...] = ()
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """The statements with the loops that are in them."""
+        return rolled([statement.form for statement in self.statements])
 
 
 class _Identifiers:
@@ -144,10 +157,13 @@ class Statements:
         segments: list[OpStatements] = []
         statements: list[Statement] = []
         for action in actions:
+            if is_of_tables(action):
+                continue  # what walks tables moves them
             if isinstance(action, Release):
                 number = len(segments)
+                ended = tuple([place for place in action.places if place.size_bytes])
                 segments.append(
-                    OpStatements(self._graph.ops[number], number, statements, action.places, action.results)
+                    OpStatements(self._graph.ops[number], number, statements, ended, action.results)
                 )
                 statements = []
             else:
@@ -232,6 +248,6 @@ def levels_of(form: Hashable) -> Mapping[int, str]:
             for item in arguments:
                 if item.kind == "address":
                     levels[position] = "l1"
-                position += {"address": 1, "int": 1, "ints": item.count}.get(item.kind, 0)
+                position += item.numbers
             return levels
     return {}

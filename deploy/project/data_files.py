@@ -10,7 +10,7 @@ import numpy as np
 from arch.spec.program import Place
 from deploy.program.network_text import float_text
 from deploy.project.network_files import NetworkProgram, tensor_text
-from deploy.project.recorded import Recorded, Values
+from deploy.project.recorded import EQUAL, Recorded, Values
 from trainlib.ir.varying import Varying
 
 
@@ -54,8 +54,8 @@ def _text(
         for name in names:
             home, tensor = schedule.plan.home(name), schedule.graph.tensors[name]
             place = Place(home.level, home.address, tensor.shape, tensor.dtype, name)
-            rows.append(f"    {tensor_text(place, tensor, rooms.get(updates.get(name, ''), 0.0))},")
-        return [f"const struct tensor {label}[] = {{", *(rows or ['    {"", {0, 0, 0}, 0, 0},']), "};"]
+            rows.append(f"    {tensor_text(place, tensor, rooms.get(updates.get(name, ''), EQUAL))},")
+        return [f"const struct tensor {label}[] = {{", *(rows or ['    {"", {0, 0, 0}, 0, 0, 0},']), "};"]
 
     def floats(label: str, values: Iterable[Sequence[float]]) -> list[str]:
         rows = [f"    {', '.join(float_text(value) for value in row)}," for row in values if len(row)]

@@ -15,7 +15,7 @@ from configs.errors import InputError
 from deploy.calls.call import c_calls, called_by, source_of
 from deploy.program.buffers import Names
 from scheduler.planned import Schedule
-from scheduler.programs.program_code import LinkedCode, platform_functions
+from scheduler.programs.program_code import LinkedCode, ops_of, platform_functions
 
 _GNU = re.compile(r"^ \.text\.(\S+)\s+0x([0-9a-f]+)\s+0x([0-9a-f]+)\s+\S", re.MULTILINE)
 _LLD = re.compile(r"^ *([0-9a-f]+) +[0-9a-f]+ +([0-9a-f]+) +\d+ +\S.*:\(\.text\.(\S+)\)$", re.MULTILINE)
@@ -52,7 +52,12 @@ def linked_code(text: str, where: str, schedules: Sequence[Schedule]) -> LinkedC
         )
     kernels: dict[tuple[str, str], list[str]] = {}
     platform: dict[str, None] = {}
+    functions_of_ops: list[str] = []
     for schedule in schedules:
+        parts = ops_of(schedule.program.actions)
+        functions_of_ops += [op.name for op in parts if not op.is_table]
+        if any(op.is_table for op in parts):
+            platform["network_walk"] = None
         ops = {(op.layer, op.step): op for op in schedule.graph.ops}
         for action in schedule.program.actions:
             platform |= dict.fromkeys(platform_functions(action))
@@ -62,7 +67,7 @@ def linked_code(text: str, where: str, schedules: Sequence[Schedule]) -> LinkedC
                     kernels[op.name, action.team.kernel] = [call.kernel for call in c_calls(action, op)]
     called = [name for names in kernels.values() for name in names]
     names = Names(name for kernel in called for name in source_of(kernel).kernels)
-    named = {op.name: names.of(op.name) for schedule in schedules for op in schedule.graph.ops}
+    named = {name: names.of(name) for name in functions_of_ops}
     _check([*named.values(), *called, *platform], functions, where)
     helping = {kernel: tuple(sorted(called_by(kernel) & functions.keys())) for kernel in called}
     whole = {

@@ -12,11 +12,14 @@ from deploy.calls.call import source_of
 from deploy.program.buffers import Buffers, Names
 from deploy.program.network_text import float_text, ops_text
 from deploy.program.statements import Call, Statements
-from deploy.project.recorded import Recorded
+from deploy.program.table_text import GroupTable, OpTable
+from deploy.project.recorded import EQUAL, Recorded, Room
 from scheduler.addresses.lifetimes import Runs
 from scheduler.executor import parts_in_l2
 from scheduler.memory.memory_plan import MemoryPlan
 from scheduler.planned import Schedule
+from scheduler.programs.program_code import TABLE
+from scheduler.table_form import TABLE_KIND
 from trainlib.ir.graph import Tensor
 from trainlib.ir.varying import Varying
 
@@ -34,16 +37,33 @@ class NetworkProgram(Struct, frozen=True):
     buffers: Buffers
     functions: tuple[str, ...]
 
+    groups: tuple[GroupTable, ...] = ()
+    """Tables of the ops that are no functions."""
+    kernels: Mapping[str, int] = {}
+    """Numbers of the kernels that tables of any program call."""
+
+    @property
+    def tables(self) -> Mapping[int, str]:
+        """Where the tables of ops are when they are walked, by number of the op."""
+        return {number: group.address(number) for group in self.groups for number in group.ops}
+
 
 def place_text(place: Place) -> str:
     """A `struct place`."""
     return f"{{{LEVELS[place.level]}, {place.address}, {place.size_bytes}}}"
 
 
-def tensor_text(place: Place, tensor: Tensor, room: float = 0.0) -> str:
+FORMATS = {
+    **{"float32": "AS_FLOAT", "float16": "AS_FP16", "bfloat16": "AS_BF16"},
+    **{"int32": "AS_INT32", "uint8": "AS_BYTE", "int8": "AS_BYTE"},
+}
+"""dtype -> format in C."""
+
+
+def tensor_text(place: Place, tensor: Tensor, room: Room = EQUAL) -> str:
     """A `struct tensor`; its elements may be off by `room`."""
-    whole = int(not tensor.dtype.is_float)
-    return f'{{"{place.name}", {place_text(place)}, {whole}, {float_text(room)}}}'
+    text = f"{FORMATS[tensor.dtype]}, {float_text(room.size)}, {int(room.few)}"
+    return f'{{"{place.name}", {place_text(place)}, {text}}}'
 
 
 def network_h(
@@ -77,22 +97,44 @@ def network_h(
             about = f"{item.level.upper()}, {item.size_bytes} bytes, {life}"
             lines.append(f"    {buffer.name} = {item.address}, /* {about} */")
         lines += ["};", ""]
-        lines += [f"void {function}(void);" for function in program.functions]
+        lines += [
+            f"void {function}(void);"
+            for number, function in enumerate(program.functions)
+            if number not in program.tables
+        ]
         lines.append("")
+    if _walks(programs):
+        lines += [f"#define NETWORK_TABLES {max(program.statements.transfers for program in programs)}", ""]
     return "\n".join([*lines, "#endif", ""])
+
+
+def _walks(programs: Sequence[NetworkProgram]) -> bool:
+    return any(program.tables for program in programs)
 
 
 def network_c(name: str, programs: Sequence[NetworkProgram], varying: int, recorded: Recorded) -> str:
     """The functions of all ops, and the tables of programs with what was `recorded` of their results."""
+    about = "tables of ops, and functions of those without" if _walks(programs) else "one function per op"
     parts = [
-        f"/* {name}: one function per op, as the schedule says. */\n"
+        f"/* {name}: {about}, as the schedule says. */\n"
         '#include "network.h"\n\n#include "kernels.h"\n#include "network_types.h"\n#include "platform.h"\n\n'
         f"float network_varying[{max(1, varying)}];"
     ]
     rooms = recorded.rooms([program.schedule.graph for program in programs])
+    first_number = 0
     for program, label in zip(programs, PROGRAMS, strict=False):
-        parts.append(ops_text(program.statements.ops, program.functions, program.buffers))
+        ops, groups = program.statements.ops, program.groups
+        parts.append(ops_text(ops, program.functions, program.buffers, groups, first_number))
         parts.append(_tables(program, label, rooms))
+        first_number += len(groups)
+    if _walks(programs):
+        named = ", ".join(f"{{{each.name}, {len(each.ops)}}}" for p in programs for each in p.groups)
+        kernels = ", ".join(programs[0].kernels)
+        parts.append(
+            f"const struct tables network_tables[] = {{{named}}};\n"
+            f"const int network_tables_count = {first_number};\n"
+            f"pt_kernel *const network_kernels[] = {{{kernels}}};"
+        )
     rows = ", ".join(
         f"{{{label}_ops, {len(p.functions)}}}" for p, label in zip(programs, PROGRAMS, strict=False)
     )
@@ -103,7 +145,7 @@ def network_c(name: str, programs: Sequence[NetworkProgram], varying: int, recor
     return "\n\n".join(parts)
 
 
-def _tables(program: NetworkProgram, label: str, rooms: Mapping[str, float]) -> str:
+def _tables(program: NetworkProgram, label: str, rooms: Mapping[str, Room]) -> str:
     lines, rows = [], []
     graph, parts = program.schedule.graph, parts_in_l2(program.schedule)
     begins: dict[int, list[Place]] = {}
@@ -131,8 +173,12 @@ def _tables(program: NetworkProgram, label: str, rooms: Mapping[str, float]) -> 
                 kind = "tensor" if word == "results" else "place"
                 lines.append(f"static const struct {kind} {function}_{word}[] = {{{', '.join(items)}}};")
             named.append(f"{function}_{word}" if items else "0")
+        run, table = function, "0"
+        if statements.number in program.tables:
+            run = "0" if statements.number else f"{function}_begin"
+            table = program.tables[statements.number]
         rows.append(
-            f'    {{"{statements.op.name}", {function}, {named[0]}, {named[1]}, {len(born)}, '
+            f'    {{"{statements.op.name}", {run}, {table}, {named[0]}, {named[1]}, {len(born)}, '
             f"{len(statements.dead)}, {named[2]}, {len(results)}}},"
         )
     return "\n".join([*lines, f"static const struct op {label}_ops[] = {{", *rows, "};"])
@@ -156,10 +202,37 @@ def programs_of(schedules: Sequence[Schedule], call: Call, varying: list[Varying
     """The programs of an iteration in C. Raises `InputError` for what has no form in it."""
     made = [Statements(schedule.program, schedule.graph, call, varying) for schedule in schedules]
     names = Names(name for item in made for kernel in item.kernels for name in source_of(kernel).kernels)
-    result = []
+    result, kernels = [], dict[str, int]()
     for schedule, statements in zip(schedules, made, strict=True):
         functions = tuple(names.of(item.op.name) for item in statements.ops)
-        result.append(
-            NetworkProgram(schedule, statements, Buffers(schedule.plan.allocations, names), functions)
-        )
+        buffers = Buffers(schedule.plan.allocations, names)
+        groups = tuple(_groups(schedule, statements, buffers, functions, kernels))
+        result.append(NetworkProgram(schedule, statements, buffers, functions, groups, kernels))
     return result
+
+
+def _groups(
+    schedule: Schedule,
+    statements: Statements,
+    buffers: Buffers,
+    functions: Sequence[str],
+    kernels: dict[str, int],
+) -> Iterator[GroupTable]:
+    """The tables of ops that come together, as the plan says.
+
+    What the rule of their bytes takes for smaller than it is, so that it has no room, stays a function.
+    """
+    places = sorted(
+        (item for item in buffers.all if item.allocation.kind == TABLE_KIND),
+        key=lambda item: item.allocation.last_op,
+    )
+    names = [f"{op.op.name}.{TABLE}" for op in statements.ops]
+    for place, following in zip(places, [*places[1:], None], strict=False):
+        first, last = names.index(place.allocation.name), place.allocation.last_op
+        ops: list[OpTable] = []
+        for number in range(first, last + 1):
+            fetches = number == first and following is not None
+            ops.append(OpTable(statements.ops[number], buffers, kernels, fetches=fetches))
+        while sum(4 * (op.words + len(op.constants)) for op in ops) > place.allocation.size_bytes:
+            ops.pop()
+        yield GroupTable(functions[first], first, ops, place)

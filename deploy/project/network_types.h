@@ -5,9 +5,10 @@
 #ifndef NETWORK_TYPES_H
 #define NETWORK_TYPES_H
 
-#include <stdint.h>
+#include "platform.h"
 
 enum { IN_L1 = 1, IN_L2 = 2, IN_L3 = 3 };
+enum { AS_FLOAT, AS_INT32, AS_BYTE, AS_FP16, AS_BF16 };
 
 struct place {
     int level;
@@ -17,14 +18,17 @@ struct place {
 struct tensor {
     const char *name;
     struct place at;
-    int whole_numbers; /* int32_t, else float */
-    float room;        /* by how much an element may differ from the expected one, besides a last bit of its own */
+    int format;
+    float room; /* by how much an element may differ from the expected one, besides a last bit of its own */
+    int few;    /* only one element in 64 may: a last bit of 16 is as large as an update */
 };
 
-/* A step: its function, the buffers whose life begins with it or ends with it, the tensors it has made then. */
+/* A step: its function, or 0 and where its table is then in L1; the buffers whose life begins with it or ends with it,
+ * the tensors it has made then. */
 struct op {
     const char *name;
     void (*run)(void);
+    uint32_t table;
     const struct place *begins, *ends;
     int begins_count, ends_count;
     const struct tensor *results;
@@ -40,6 +44,25 @@ struct program {
 extern const struct program network_programs[];
 extern const int network_programs_count; /* 1, or 2: the second runs once after all mini-batches */
 extern float network_varying[];
+
+/* tables.c: ops that are tables (NETWORK_TABLES: the identifier of their transfers). network_begin is called once, when
+ * the memories are there. A place of a table has NETWORK_FETCHED where the transfer that brings it must be waited for. */
+enum {
+    WAITS = 1, LOADS = 2, STORES = 4, CALLS = 8, /* what a record is; 0 ends a table */
+    TURNS = 16, VARIES = 32, FETCH = 64, LINES = 128, ALONE = 256, FAR = 512, FAR_WAITS = 1024,
+    INTO = 2048, DETAIL = 1 << 16
+};
+#define NOWHERE 0xffffffffu /* no address */
+#define NETWORK_FETCHED 1u
+struct tables { /* of some ops, which are brought together */
+    uint32_t *words;
+    int count;
+};
+extern const struct tables network_tables[];
+extern const int network_tables_count;
+extern pt_kernel *const network_kernels[];
+void network_begin(void);
+void network_walk(uint32_t table);
 
 /* data.c: what the iterations are given and what the simulator has found */
 extern const int data_iterations, data_compared, data_mini_batches, data_losses, data_varying_count;

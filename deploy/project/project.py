@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
 from arch.spec.timing import SocTiming
+from configs.errors import InputError
 from configs.values import Struct
 from deploy.calls.call import c_calls, sources
 from deploy.calls.trainlib import with_trainlib
@@ -16,7 +17,7 @@ from deploy.project.network_files import NetworkProgram, network_c, network_h, p
 from deploy.project.recorded import Recorded
 from scheduler.code_in_l2 import without_code
 from scheduler.planned import Schedule
-from scheduler.programs.rolling import rolled
+from scheduler.programs.program_code import code_by_part
 from trainlib.ir.varying import Varying
 
 LEVELS = ("l1", "l2", "l3")
@@ -37,6 +38,8 @@ class Project(Struct, frozen=True):
     """Transfers, waits and kernel calls of an iteration."""
     loops: int
     iterations: int
+    code: Mapping[str, Mapping[str, int]]
+    """Bytes of functions of ops, kernels, platform and walk by the rule; of tables as they are written."""
 
 
 def project_of(
@@ -53,6 +56,7 @@ def project_of(
     `about` is what its README says of the schedule, `trainlib` the folder of a PULP-TrainLib whose matmuls
     are called. Raises `InputError` naming what has no form in C.
     """
+    _refuse_narrow_sums(schedules)
     varying: list[Varying] = []
     schedules = [without_code(schedule) for schedule in schedules]  # the linker places it
     programs = programs_of(schedules, c_calls, varying)
@@ -78,16 +82,37 @@ def project_of(
         kernels,
         len(statements),
         sum(len(item.statements) for item in statements),
-        sum(loops_of(rolled([one.form for one in item.statements])) for item in statements),
+        sum(loops_of(item.nodes) for item in statements),
         len(recorded.totals),
+        {
+            **code_by_part([schedule.program.actions for schedule in schedules]),
+            "tables": {
+                program.statements.ops[number].op.name: 4 * (op.words + len(op.constants))
+                for program in programs
+                for group in program.groups
+                for number, op in group.ops.items()
+            },
+        },
     )
+
+
+def _refuse_narrow_sums(schedules: Sequence[Schedule]) -> None:
+    """Raise `InputError` where matmuls sum in 16 bit, which kernels in C do not."""
+    for schedule in schedules:
+        narrow = [tensor for tensor in schedule.graph.tensors.values() if tensor.dtype.is_narrow]
+        if narrow and schedule.options.accumulation == "kernel":
+            raise InputError(
+                f"kernels in C sum in fp32, not in {narrow[0].dtype.word}",
+                where="--accumulator kernel",
+                cure="use --accumulator reference",
+            )
 
 
 PLATFORM_FILES = (
     *("platform.h", "pulp_team.h", "host.c", "bare.c", "pulp_sdk.c"),
     *("pulp_cluster.c", "pulp_cluster.S", "pulp_cluster.ld"),
 )
-PROJECT_FILES = ("main.c", "network_types.h", "binaries.S", "Makefile")
+PROJECT_FILES = ("main.c", "tables.c", "network_types.h", "binaries.S", "Makefile")
 
 
 def _shipped(folder: str, file: str) -> str:

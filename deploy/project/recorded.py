@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from configs.dtypes import is_float
+from configs.dtypes import dtype_of, is_float, is_narrow
+from configs.values import Struct
 from trainlib.ir.graph import TrainingGraph
+from trainlib.ir.numerics import widened
 from trainlib.ir.steps import Array
 from trainlib.ir.varying import Varying
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering
@@ -25,7 +27,20 @@ The gain of a sum is the root of its squared terms: among up to a million of the
 COMPARED = 2
 """Iterations whose every result is compared, op by op: the first, and one of those that have states."""
 
+ROUNDINGS = 4
+"""Half last bits of the largest element by which a 16-bit tensor may differ: its inputs are rounded, too."""
+
 Values = Mapping[str, Array]
+
+
+class Room(Struct, frozen=True):
+    """By how much an element may differ, its last bit apart; `few`: only some elements may differ at all."""
+
+    size: float = 0.0
+    few: bool = False
+
+
+EQUAL = Room()
 
 
 @dataclass(slots=True)
@@ -57,16 +72,17 @@ class Recorded:
             for number in range(len(self.totals))
         ]
 
-    def rooms(self, graphs: Sequence[TrainingGraph]) -> dict[str, float]:
+    def rooms(self, graphs: Sequence[TrainingGraph]) -> dict[str, Room]:
         """By how much an element of a result may differ from what was found, its last bit apart.
 
         Every op that is compared begins with what the simulator had, so this is what one op rounds: twice
         what the number check allows, since both may round; at most a share of the largest element. Where
         terms cancel (the gradient of a scale that a later norm takes out) it is a share of the terms. What an
         optimizer has moved may differ by a share of how far it has moved: 1 - beta^t of an Adam takes most,
-        where a last bit of the power is 3e-5 of the update.
+        where a last bit of the power is 3e-5 of the update. In 16 bit a last bit may be as large as the
+        update, so few elements may differ.
         """
-        rooms: dict[str, float] = {}
+        rooms: dict[str, Room] = {}
         moved_by_elements = _moved_by_elements(graphs)
         now = dict(self.kept)
         for tensors in self.results:
@@ -79,14 +95,18 @@ class Recorded:
                     now[moved_by_elements[name]] = values
                 else:
                     room = self._room(name, values)
-                rooms[name] = max(room, rooms.get(name, 0.0))
+                few = name in moved_by_elements and is_narrow(values.dtype)
+                rooms[name] = Room(max(room, rooms.get(name, EQUAL).size), few)
         return rooms
 
     def _room(self, name: str, values: Array) -> float:
         verdict = self.verdicts.get(name)
+        share = SHARE
+        if is_narrow(values.dtype):
+            share += ROUNDINGS * dtype_of(values.dtype).unit_roundoff
         if verdict is None or not verdict.room:
-            return SHARE * _largest(values)
-        return min(2 * verdict.room, SHARE * max(_largest(values), verdict.gain))
+            return share * _largest(values)
+        return min(2 * verdict.room, share * max(_largest(values), verdict.gain))
 
     def watch(self, iteration: int) -> Callable[[str, Values], None] | None:
         """Who is to hear of the ops of an iteration, counted from 0 (`scheduler.executor.Watch`)."""
@@ -112,7 +132,7 @@ class Recorded:
 
 
 def _largest(values: Array) -> float:
-    return float(np.max(np.abs(values), initial=0))
+    return float(np.max(np.abs(widened(values)), initial=0))
 
 
 def _moved_by_elements(graphs: Sequence[TrainingGraph]) -> dict[str, str]:

@@ -283,9 +283,9 @@ def _check_sayable(spec: ModelSpec, layer: LayerSpec) -> None:
     if "HWC" in (layer.layout, spec.layout):
         raise CannotTakeError("ONNX export of images in HWC layout is not supported", "set layout: CHW")
     if layer.frozen_weights is not None or spec.frozen_weights is not None:
-        raise CannotTakeError("weights stored in 8 bits are not supported", "remove 'frozen_weights'")
+        raise CannotTakeError("ONNX export of 8-bit weights is not supported", "remove 'frozen_weights'")
     if layer.adapter is not None:
-        raise CannotTakeError("adapters are not supported", "use two linear layers and an add")
+        raise CannotTakeError("ONNX has no op for adapters", "write two linear layers and an add instead")
     if layer.computed:
         raise CannotTakeError("weights that other layers compute are not supported", "use stored weights")
     published = layer_primitive(layer.type, layer.where).published
@@ -300,7 +300,7 @@ def _write(site: Layer) -> None:
     """The nodes of a layer, and the weights all of which must be in them."""
     writer = WRITERS.get(site.primitive)
     if writer is None:
-        raise CannotTakeError("ONNX has no op to write this layer as", "write a model file: NAME.yaml")
+        raise CannotTakeError("ONNX has no op for this layer", "convert to a model file instead: NAME.yaml")
     writer(site)
     assert site.written == sum(value.size for value in site.parameters.values()), site.name
 

@@ -108,7 +108,7 @@ def computed_word(site: Site, constant: Constant) -> str:
     order = [1 + outer.index(run) for run in runs]
     whole = np.arange(prod(sizes)).reshape(sizes).transpose([place - 1 for place in order]).ravel()
     if left.size != 1 or len(stored) != places.size or (whole != stored[places.ravel()]).any():
-        raise CannotTakeError("a part of a computed weight is not supported", "use the whole weight")
+        raise CannotTakeError("a slice of a computed weight is not supported", "use the whole weight")
     lying = View(view.word, view.stored, (1, *sizes), ())
     return site.reshaped(site.stored(lying, [[place] for place in order]), (1, *constant.shape))
 
@@ -175,7 +175,7 @@ def sample_word(site: Site, view: View) -> tuple[str, int | None]:
     ordered = in_order(site, view)
     batch_dim = ordered.batch_dim
     if batch_dim is not None and not ordered.samples_only(batch_dim):
-        raise CannotTakeError("a dimension merges samples with other data", "keep the batch separate")
+        raise CannotTakeError("the batch is merged with another dimension", "keep the batch separate")
     shape = (ordered.batch, *(ordered.shape[index] for index in places_of(len(view.dims), batch_dim)))
     return site.reshaped(ordered.word, shape), batch_dim
 

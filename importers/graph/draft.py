@@ -187,7 +187,7 @@ class Draft:
         primitive, plan = planned(spec, [self.tensors[word] for word in inputs])
         for role, item in starts.items():
             if role not in plan.stored or item.shape != plan.stored[role].shape:
-                raise CannotTakeError("the shape of the node's weights does not fit its op", CHECKED)
+                raise CannotTakeError(f"a weight of shape {list(item.shape)} does not fit the op", CHECKED)
             tensor = _tensor(name, role)
             if role in lent and role not in plan.parameters:
                 raise CannotTakeError(

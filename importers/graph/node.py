@@ -158,10 +158,10 @@ class Node(Site, Attributes):
             return argument
         if isinstance(key, int):
             raise CannotTakeError(
-                f"input {key} does not depend on the network's input",
-                "fold the node into a constant, or swap its inputs",
+                f"input {key} is constant, but must be computed from the network's input",
+                "if all inputs are constant, store the result as a constant; if not, swap them",
             )
-        raise CannotTakeError("no input depends on the network's input", "store the result as a buffer")
+        raise CannotTakeError("all inputs of the node are constant", "store its result as a buffer")
 
     def constant(self, key: Key) -> Constant | None:
         """An argument that must be constant; None if it is left out."""
@@ -190,7 +190,7 @@ WHOLE = (int, np.integer)
 def _checked(key: str, said: Any, types: tuple[Any, ...], items: tuple[Any, ...] = ()) -> Any:
     """An attribute of a type that the op takes; a list has such `items`."""
     if not isinstance(said, types) or (items and not all(isinstance(item, items) for item in said)):
-        raise CannotTakeError(f"its op does not allow {key} = {said!r}", CHECKED)
+        raise CannotTakeError(f"attribute {key} = {said!r} has the wrong type", CHECKED)
     return said
 
 

@@ -319,8 +319,8 @@ class _Reader:
                 return Unknown()
             if _any(arguments, Aside):
                 raise CannotTakeError(
-                    "reading statistics, a mask or a norm that another call computes is not supported",
-                    "call each module once, and use only its first result",
+                    "using an extra output (statistics, mask or norm) of another op is not supported",
+                    "call each module once, and use only its first output",
                 )
             drawn = op in self.handlers and self._draws(node)
             if op in SHAPES_ONLY or not (drawn or _any(arguments, (View, Terms, Noise))):
@@ -376,8 +376,8 @@ class _Reader:
             return _neutral(item)
         if item.made is not None and not (item.trained and item.places is None):
             raise CannotTakeError(
-                "a computed weight that is detached or expanded is not supported",
-                "use the weight itself, or set requires_grad=False for its parameters",
+                "a weight computed from parameters is detached or expanded, which is not supported",
+                "use it without detach or expand, or set requires_grad=False for the parameters",
             )
         return self.draft.one_sample(item.constant, item.source)
 

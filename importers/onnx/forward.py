@@ -371,7 +371,7 @@ class ForwardReader:
 
         moved = computed(node, [places(item) for item in arguments], self.graph.opset)
         if moved is None:  # in a file whose types are wrong
-            raise CannotTakeError("the node rearranges a weight in an unsupported way", CHECKED)
+            raise CannotTakeError("rearranging a weight: an input has the wrong type", CHECKED)
         if node.op == "Gather" and any(np.unique(item).size < item.size for item in moved.values()):
             return self._computed(node, arguments, results)  # rows of a table
         return [Constant(results[name], moved[name], True) if name else None for name in node.outputs]

@@ -205,7 +205,8 @@ def _repeated(constant: Constant, row: Shape) -> Constant:
 def _lrn(node: Node) -> View:
     size = node.integer("size", 0)
     if size < 1 or node.rank < 3:
-        raise CannotTakeError(f"size {size} does not fit a sample of {node.rank} dimensions", CHECKED)
+        reason = f"size {size} must be 1 or more, and the number of dimensions, {node.rank}, 3 or more"
+        raise CannotTakeError(reason, CHECKED)
     alpha, beta, bias = (
         node.number(name, default) for name, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))
     )
@@ -324,8 +325,8 @@ def check_recurrent(node: Attributes, kind: str, length: int) -> None:
     extra = node.get("clip") or node.integer("input_forget", 0) or node.has(7)
     if tuple(node.get("activations", usual)) != usual or extra:
         raise CannotTakeError(
-            "other activations, clip, input_forget and peepholes are not supported",
-            f"use activations {', '.join(usual)}, and remove the others",
+            f"clip, input_forget, peepholes and activations other than {', '.join(usual)} are not supported",
+            "use these activations, and remove clip, input_forget and peepholes",
         )
     lengths = node.values(4)
     if lengths is not None and (lengths != length).any():
@@ -371,7 +372,8 @@ def _cell_weights(node: Node, kind: str, ways: int, features: int, number: int) 
     gates = hidden * {"gru": 3, "lstm": 4, "rnn": 1}[kind]
     fits = wx.shape == (ways, gates, features) and wh.shape == (ways, gates, hidden)
     if not fits or (both is not None and both.shape != (ways, 2 * gates)):
-        raise CannotTakeError("the shape of the node's weights does not fit its op", CHECKED)
+        wanted = f"{[ways, gates, features]}, {[ways, gates, hidden]} and {[ways, 2 * gates]}"
+        raise CannotTakeError(f"the shapes of W, R and B must be {wanted}", CHECKED)
     given: dict[str, Constant | None] = {
         role: item.moved(lambda array: regated(kind, array[number]).T)
         for role, item in (("wx", wx), ("wh", wh))

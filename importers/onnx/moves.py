@@ -167,7 +167,7 @@ def part_sizes(node: Attributes, size: int, count: int) -> Shape:
     sizes = equal_parts(size, -(-size // count)) if sizes is None else sizes
     if len(sizes) != count:
         raise CannotTakeError(
-            f"{count} outputs need as many sizes, not {len(sizes)}", "set one size for each"
+            f"the node has {count} outputs, but {len(sizes)} sizes", "set one size per output"
         )
     return sizes
 

@@ -39,7 +39,7 @@ def met(node: Node, view: View, over: Collection[int], kind: str, *, keep: objec
         return None
     if any(size != 1 for dim, size in enumerate(view.shape) if dim not in over) or keep:
         raise CannotTakeError(
-            "a mean or sum over samples that leaves several numbers is not supported",
+            "a mean or sum over the batch is supported only if its result is a single number",
             "average or sum over all elements at the end of the loss",
         )
     return Terms((Term("output", {"reduction": kind}, view),))

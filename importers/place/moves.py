@@ -70,7 +70,8 @@ def target_shape(shape: Sequence[int], wanted: Sequence[int], *, zero_is_zero: b
         if size == 0 and not zero_is_zero:
             if index >= len(shape):
                 raise CannotTakeError(
-                    f"cannot reshape {list(shape)} to {list(wanted)}", "use 0 only for input dimensions"
+                    f"cannot reshape {list(shape)} to {list(wanted)}: there is no dimension {index} to copy",
+                    "write a size instead of this 0",
                 )
             sizes[index] = shape[index]
     if sizes.count(-1) == 1:
@@ -229,8 +230,8 @@ def surrounded(site: Site, view: View, pairs: Sequence[tuple[int, int]], mode: s
     for dim, pair in enumerate(pairs):
         if min(pair) < 0 or (mode == "reflect" and max(pair) >= view.shape[dim]):
             raise CannotTakeError(
-                f"padding {view.shape[dim]} elements by {list(pair)} is not supported",
-                "use pads of 0 or more, and in mode reflect less than the dimension",
+                f"pads {list(pair)} of a dimension of size {view.shape[dim]} are not supported",
+                "use pads of 0 or more, in mode reflect also less than the size of the dimension",
             )
         if any(pair):
             taken = np.pad(np.arange(view.shape[dim]), pair, mode)  # type: ignore[call-overload]

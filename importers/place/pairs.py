@@ -130,7 +130,8 @@ def _per_sample(constant: Constant, like: View) -> tuple[Constant, Shape, int | 
     batch_dim = like.batch_dim
     if batch_dim is not None and not like.samples_only(batch_dim):
         raise CannotTakeError(
-            "a constant cannot be combined with samples merged into a dimension", "keep the batch first"
+            "the batch is merged with another dimension, so a constant cannot be combined with it",
+            "keep the batch as a separate first dimension",
         )
     shape = (1,) * (len(like.dims) - len(constant.shape)) + constant.shape
     if like.batch == 1 and batch_dim is not None and shape[batch_dim] != 1:

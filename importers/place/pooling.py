@@ -33,7 +33,10 @@ def pool_options(
     pads = _pads_to_last(window, rows_and_columns(sizes, 1)) if ceil else window.pads
     if counted and pads != window.pads:
         if any(window.pads):
-            raise CannotTakeError("a ceil_mode window ends beyond the padding", "set count_include_pad=0")
+            raise CannotTakeError(
+                "count_include_pad=1 is not supported if ceil_mode extends the last window",
+                "set count_include_pad=0",
+            )
         counted = False
     options: dict[str, Any] = {"kernel": short(window.kernel)}
     if window.stride != window.kernel:

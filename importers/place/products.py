@@ -180,7 +180,7 @@ def _aligned(site: Site, left: View, right: View) -> tuple[View, View]:
     aligned = []
     for view in (left, right):
         if view.batch > 1 and (view.batch_dim is None or not view.samples_only(view.batch_dim)):
-            raise CannotTakeError("a leading dimension merges samples with other data", "put the batch first")
+            raise CannotTakeError("the batch is merged with another dimension", "keep the batch separate")
         aligned.append(in_order(site, view) if any(len(dim) > 1 for dim in view.dims[:-2]) else view)
     if _batch_place(aligned[0]) != _batch_place(aligned[1]):
         raise CannotTakeError("the operands have the batch in different dimensions", "put the batch first")

@@ -131,7 +131,7 @@ def before_softmax(mask: Constant) -> Constant:
     if mask.trained or np.isnan(mask.value).any() or np.isposinf(mask.value).any():
         raise CannotTakeError("the mask has NaN, or is trained and has infinities", "use finite numbers")
     if np.isneginf(mask.value).all(axis=-1).any():
-        raise CannotTakeError("the mask hides all elements of a row", "leave at least one element per row")
+        raise CannotTakeError("the mask hides all elements of a softmax", "leave one or more in each row")
     return Constant(np.nan_to_num(mask.value, neginf=-LARGE).astype(np.float32))
 
 

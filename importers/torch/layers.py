@@ -151,6 +151,10 @@ def _adaptive(node: Node) -> Any:
 
 
 def _upsample(node: Node) -> View:
+    if node.shape == node.x.shape:
+        return node.x
+    if node.op.endswith("_aa"):
+        raise CannotTakeError("antialiased interpolation is not supported", "use antialias=False")
     scales = node.get("scale_factors")
     if scales and any(size * scale % 1 for size, scale in zip(node.x.shape[2:], scales, strict=True)):
         raise CannotTakeError(f"scales {scales} do not result in whole sizes", "use size= instead")
@@ -250,6 +254,7 @@ HANDLERS: Mapping[str, Handler] = {
         (
             *("upsample_nearest1d", "upsample_nearest2d", "_upsample_nearest_exact1d"),
             *("_upsample_nearest_exact2d", "upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d"),
+            *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
         ),
         _upsample,
     ),

@@ -62,7 +62,7 @@ def _same(node: Node) -> View:
     before, after = node.dtypes
     if before == "torch.bool":
         raise CannotTakeError(
-            "a comparison as a number has no gradient (torch.export leaves out surrogate ones)", "use sigmoid"
+            "a comparison has no gradient (torch.export drops surrogate gradients)", "use sigmoid instead"
         )
     if before != after:
         raise CannotTakeError(
@@ -151,7 +151,7 @@ def _index(node: Node) -> View:
     numbers = [item.value for item in said.values()]
     if last - first != len(said) or (len(said) > 1 and any(item.dtype == bool for item in numbers)):
         raise CannotTakeError(
-            "indexing separated dimensions, or by a mask and other indices, is not supported", "use one index"
+            "indices of non-adjacent dimensions, or a mask among them, are not supported", "use one index"
         )
     if numbers[0].dtype == bool:
         last, numbers = first + numbers[0].ndim, list(np.nonzero(numbers[0]))

@@ -93,7 +93,7 @@ def _loss(node: Node) -> Terms:
     if {"self", "target"} <= node.moving:
         if node.op in ("l1_loss", "mse_loss"):
             return _of_difference(node, view, target, said["reduction"])
-        raise CannotTakeError("the target depends on trained weights", "use target.detach(), or tensor ops")
+        raise CannotTakeError("the target of the loss depends on trained weights", "use target.detach()")
     torch = require_extra("torch")
     for key in ("weight", "pos_weight"):
         if said.get(key) is not None:

@@ -139,8 +139,8 @@ class TrainingDraft:
             wanted = shapes.get(role, shapes.get(role.removeprefix("d")))
             if wanted is not None and self.shape(name) != wanted:
                 raise CannotTakeError(
-                    f"{role} of {kind} has shape {list(self.shape(name))}, not {list(wanted)}",
-                    "export the training graph again, with that shape",
+                    f"{role} of {kind} must have shape {list(wanted)}, not {list(self.shape(name))}",
+                    "export the training graph again, with the required shape",
                 )
 
     def step(self, site: str, kind: str, step: str, roles: Mapping[str, str], plan: LayerPlan) -> None:
@@ -158,7 +158,8 @@ class TrainingDraft:
                     names.append(role.rstrip("?"))
                 elif not role.endswith("?"):
                     raise CannotTakeError(
-                        f"step {step} of {kind} needs tensor {role}", "add it as an input or output of a node"
+                        f"step {step} of {kind} needs tensor {role}",
+                        "add it as an input or output of the node",
                     )
             return tuple(names)
 

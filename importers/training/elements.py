@@ -352,8 +352,8 @@ def _table(item: TrainingNode, table: Shape, numbers: str) -> LayerPlan:
     shape = item.draft.shape(numbers)
     if len(table) != 2 or item.axis(2) or not shape:
         raise CannotTakeError(
-            f"several indices into shape {list(table)} are not supported",
-            "use rows of a matrix, or one index",
+            f"indexing a tensor of shape {list(table)} with several indices is not supported",
+            "index the rows of a two-dimensional tensor, or use one index",
         )
     options = {"vocabulary": table[0], "features": table[1]}
     return item.draft.plan("embedding", options, [shape], item.draft.tensor(numbers).dtype)

@@ -452,7 +452,7 @@ def _layer_norm(item: TrainingNode) -> None:
     draft, x = item.draft, item.read(0)
     shape, row = _rows(item, draft.shape(x))
     if not item.has(1):
-        raise CannotTakeError("the scale of the node is missing", "add the input scale")
+        raise CannotTakeError("the node lacks its input 'scale'", "connect a scale to this input")
     kind, options, statistics = "rms_norm", {}, ["inv_std"]
     if item.kind == "LayerNormalization":
         kind, options, statistics = "layer_norm", {"bias": item.has(2)}, ["mean", "inv_std"]

@@ -229,7 +229,7 @@ def _arriving(item: TrainingNode, index: int, shape: Shape) -> str:
         item.apply("slice", "IG", {"dy": last, "dx": arrived[-1]}, plan)
     if not arrived:
         raise CannotTakeError(
-            "no gradient of its outputs is connected", "connect that of all states or of the last one"
+            "no output of the node has a gradient", "connect that of all hidden states, or of the last one"
         )
     return arrived[0] if len(arrived) == 1 else item.forward("add", arrived, suffix="_dy_sum")
 
@@ -245,14 +245,14 @@ def _accumulate(item: TrainingNode) -> None:
     earlier = draft.partial.pop(total, "")
     if earlier:
         if item.kind == "InPlaceAccumulatorV2" and item.node.input(2):
-            raise CannotTakeError("it overwrites the gradient of the weight from its other uses", ONE_UPDATE)
+            raise CannotTakeError("it overwrites the gradients from other uses of the weight", ONE_UPDATE)
         same = draft.add_to(earlier, same, f"{item.site}_uses", f"{gradient}.sum")
     if _another_follows(item):
         others = [
             node for node in draft.graph.readers.get(item.out(), ()) if kind_of(node) not in ACCUMULATORS
         ]
         if others or not (earlier or is_read_once(item, 1)):
-            raise CannotTakeError("other nodes read an incomplete sum of the weight's gradients", ONE_UPDATE)
+            raise CannotTakeError("a node reads a weight's gradient before it is complete", ONE_UPDATE)
         draft.partial[total] = same
         item.give(total)
         return

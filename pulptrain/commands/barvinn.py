@@ -51,7 +51,7 @@ def command(
     ] = 8,
     input_shape: Annotated[
         str | None,
-        options.option("--input", "C,H,W", "Input shape, e.g. 3,32,32: checked against the model file."),
+        options.option("--input", "C,H,W", "Input shape to check the model file against, e.g. 3,32,32."),
     ] = None,
     behaviour: Annotated[
         str,
@@ -66,8 +66,8 @@ def command(
         options.option(
             "--host-ops/--no-host-ops",
             "",
-            "Let the host compute layers that the units cannot (with --behaviour rtl: ReLU, max-pool); "
-            "--no-host-ops refuses such models.",
+            "Let the host compute layers that the matrix-vector units do not support (with --behaviour rtl: "
+            "ReLU and max-pool). With --no-host-ops, models with such layers are refused.",
         ),
     ] = True,
     as_published: Annotated[
@@ -75,7 +75,7 @@ def command(
         options.option(
             "--as-published",
             "",
-            "Print the jobs that the published BARVINN code generator writes for the model, and stop.",
+            "Print the jobs (commands to units) that the published BARVINN code generator writes, and stop.",
         ),
     ] = False,
     units: Units = 1,
@@ -91,7 +91,7 @@ def command(
         options.option(
             "--out",
             "DIR",
-            "Folder to write to: job table, registers, memory images, test vectors, trace and picture.",
+            "Folder to write to: tables of jobs and registers, memory images, test data, trace and picture.",
         ),
     ] = None,
     seed: Annotated[int, options.option("--seed", "N", "Seed of the random input.")] = 0,

@@ -34,22 +34,20 @@ def command(
         common.option(
             "--fail-above",
             "PERCENT",
-            "Exit with code 5 if the last run takes longer than the first by more than this, e.g. 2%; with a "
-            "log: if the totals of run and log differ by more.",
+            "Exit with code 5 if the last run is more than this slower than the first, e.g. 2%. With a log: "
+            "if the total cycles of run and log differ by more than this.",
         ),
     ] = None,
     in_l1: Annotated[
         bool,
-        common.option(
-            "--in-l1", "", "Compare without DMA waits, because the measured run had all data in L1."
-        ),
+        common.option("--in-l1", "", "Ignore simulated DMA waits: for measurements with all data in L1."),
     ] = False,
     out: Annotated[
         str | None,
         common.option(
             "--out",
             "FILE.png|svg|pdf",
-            "Draw the runs on one time axis, to this picture file.",
+            "Picture file to write: all runs on one time axis.",
             common.OUTPUT,
         ),
     ] = None,

@@ -20,7 +20,7 @@ Arena = Annotated[
     common.option(
         "--arena",
         "SIZE",
-        "L1 that your program leaves for the schedule, e.g. 60KiB; a schedule that needs more is refused.",
+        "L1 that the exported program may use, e.g. 60KiB; the export is refused if it needs more.",
     ),
 ]
 Library = Annotated[
@@ -28,7 +28,7 @@ Library = Annotated[
     common.option(
         "--kernel-library",
         "ours|trainlib=PATH",
-        "Matrix-product C kernels: pulptrain's (ours), or those of a PULP-TrainLib checkout (trainlib=PATH).",
+        "C code for matrix products: of pulptrain (ours), or of a PULP-TrainLib checkout (trainlib=PATH).",
         common.RUN,
     ),
 ]

@@ -20,7 +20,7 @@ def command(
         str | None,
         typer.Argument(
             metavar="[NAME]",
-            help="Folder of examples to copy (examples, notebooks, measured), or one of their files.",
+            help="Folder (examples, notebooks or measured) or file to copy; without NAME, all are listed.",
         ),
     ] = None,
     out: Annotated[

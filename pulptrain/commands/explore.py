@@ -35,7 +35,7 @@ def command(
     ] = None,
     paper: common.Paper | None = None,
     top: Annotated[
-        int, common.option("--top", "N", "Number of points to show, best first.", common.OUTPUT)
+        int, common.option("--top", "N", "Design points to list, Pareto-optimal ones first.", common.OUTPUT)
     ] = 40,
     full: common.Full = False,
     as_json: common.Json = False,

@@ -16,7 +16,7 @@ from pulptrain.process.progress import telling
 Deadline = Annotated[
     str | None,
     common.option(
-        "--deadline", "CYCLES", "Most cluster cycles that an iteration may take, e.g. 20Mcycles.", SEARCH
+        "--deadline", "CYCLES", "Maximum cluster cycles of a training iteration, e.g. 20Mcycles.", SEARCH
     ),
 ]
 Objective = Annotated[
@@ -33,8 +33,8 @@ Allow = Annotated[
     common.option(
         "--allow",
         "CHANGE,CHANGE",
-        "Changes allowed although they alter results: accumulate (smaller mini-batches, gradients "
-        "summed), fp16-states or bf16-states (optimizer states in 16 bits).",
+        "Allow changes to the training that alter its numerical results: accumulate (smaller mini-batches, "
+        "gradients summed), fp16-states or bf16-states (optimizer states in 16 bits).",
         SEARCH,
     ),
 ]
@@ -54,8 +54,8 @@ TimeLimit = Annotated[
     common.option(
         "--time-limit",
         "S",
-        "Time limit in seconds from the start of the command; the best plan by then is used. The first plan "
-        "and its simulation always complete, so fit may take longer.",
+        "Time limit of the search in seconds, from the start of the command; the best solution by then is "
+        "used. The first solution found is always simulated, even if that takes longer.",
         SEARCH,
         min=0.1,
     ),
@@ -65,8 +65,8 @@ Ladder = Annotated[
     common.option(
         "--ladder",
         "",
-        "List the L1, L2 and L3 that inference and each form of training (last layer, biases, LoRA, "
-        "..., all layers) need at least.",
+        "List the minimum L1, L2 and L3 for inference and for each choice of trained parameters (last "
+        "layer, biases, LoRA, ..., all layers).",
         SEARCH,
     ),
 ]
@@ -75,8 +75,8 @@ SaveModel = Annotated[
     common.option(
         "--save-model",
         "FILE",
-        "File to write the model to, with all that fit chose (default: NAME-fit.yaml, in --out DIR or else "
-        "in the current folder); its weights go to NAME-fit.npz next to it.",
+        "Model file to write, with every setting chosen by `pulptrain fit` (default: NAME-fit.yaml, in "
+        "--out DIR or else in the current folder). Its weights go to NAME-fit.npz next to it.",
         common.OUTPUT,
     ),
 ]

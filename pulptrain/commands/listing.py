@@ -18,7 +18,7 @@ def command(
         str,
         typer.Argument(
             metavar="socs|models|kernels|primitives",
-            help="Kind of things to list.",
+            help="What to list; primitives are layer types, losses, optimizers and internal ops.",
             autocompletion=completes("lists"),
         ),
     ],

@@ -37,8 +37,8 @@ def command(
         common.option(
             "--run",
             "RUN",
-            "Run folder to start from. With FILE.csv, the ops of the run become the rows; with --kind "
-            "energy, the energy model of the run is scaled to --measured.",
+            "Run folder to start from. With FILE.csv, the table gets one row per op of the run; with --kind "
+            "energy, the energy model of the run is scaled to match --measured.",
             common.RUN,
         ),
     ] = None,
@@ -47,7 +47,7 @@ def command(
         common.option(
             "--measured",
             "WATT|JOULE",
-            "Measured power, e.g. 57.6mW, or energy of an iteration, e.g. 0.8mJ.",
+            "With --kind energy: measured power, e.g. 57.6mW, or energy of an iteration, e.g. 0.8mJ.",
             common.RUN,
         ),
     ] = None,
@@ -74,9 +74,9 @@ def command(
         )
     if run is not None and not (is_table or is_energy):
         raise InputError(
-            "--run applies to a table (measured.csv) or an energy model only",
+            "--run applies only if FILE is a .csv file, or with --kind energy",
             where="--run",
-            cure="use measured.csv as FILE, or --kind energy",
+            cure="use FILE.csv, or --kind energy",
         )
     if Path(file).exists():
         raise InputError(f"{file!r} already exists", where="new", cure="use another name")

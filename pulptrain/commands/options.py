@@ -48,7 +48,7 @@ Accumulation = Annotated[
     option(
         "--accumulator",
         "reference|kernel",
-        "Sums of 16-bit numbers: in fp32 (reference), or rounded after each multiply-add (kernel).",
+        "How to sum 16-bit numbers: in fp32 (reference), or rounded after each multiply-add (kernel).",
         RUN,
     ),
 ]
@@ -116,7 +116,8 @@ CacheFile = Annotated[
     option(
         "--cache",
         "FILE",
-        "File that caches results for later commands (default: in your cache folder).",
+        "File in which results are cached, so that later commands run faster (default: in the cache folder "
+        "of your system, on Linux ~/.cache/pulptrain).",
         RUN,
         envvar=CACHE_VARIABLE,
     ),

@@ -42,7 +42,7 @@ def command(
         common.option(
             "--what",
             "all|gantt|gantt-stalls|breakdown|memory|causes|roofline|bandwidth|bytes|energy|speed-up",
-            "Picture to draw; causes: of lost cycles; speed-up: of several runs with different --cores.",
+            "Picture to draw. causes shows lost cycles; speed-up compares runs with different --cores.",
         ),
     ] = "all",
     out: Annotated[

@@ -34,7 +34,7 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="Name of a layer type or other primitive, e.g. conv2d (`pulptrain list primitives`).",
+        help="Layer type, loss or optimizer, e.g. conv2d (`pulptrain list primitives`).",
         autocompletion=completes("primitives"),
     ),
 ]
@@ -43,8 +43,8 @@ Shape = Annotated[
     common.option(
         "--shape",
         "CxHxW[:DTYPE:HIGH]",
-        "Shape of an input without batch, e.g. 8x8x8; repeat it for each input. 16:int32:10 is "
-        "16 integers from 0 to 9.",
+        "Shape of one input, without the batch dimension, e.g. 8x8x8; give --shape once per input. Integers "
+        "need a type and an upper bound HIGH: 16:int32:10 is 16 integers from 0 to 9.",
         common.RUN,
     ),
 ]
@@ -73,7 +73,7 @@ Kernel = Annotated[
     common.option(
         "--kernel",
         "NAME",
-        "Kernel of the step's matrix products, e.g. mm_unroll_2x4 (`pulptrain list kernels`).",
+        "Kernel for the matrix products of --step, e.g. mm_unroll_2x4 (`pulptrain list kernels`).",
         common.RUN,
     ),
 ]
@@ -82,7 +82,7 @@ Values = Annotated[
     common.option(
         "--values",
         "FILE.npz",
-        "File of NumPy arrays (.npz) by tensor name; tensors that are missing in it are random.",
+        "Values of the tensors: a NumPy .npz file with an array per tensor name; other tensors are random.",
         common.RUN,
     ),
 ]
@@ -255,9 +255,9 @@ def parse_shape(text: str) -> DrawnInput:
         return DrawnInput(shape)
     if dtype not in ("int32", "uint8"):
         raise InputError(
-            f"an integer input cannot have type {dtype!r}; its type is int32 or uint8",
+            f"the type of an integer input must be int32 or uint8, not {dtype!r}",
             where="--shape",
-            cure=f"use int32 or uint8; for floats write {sizes}, and --dtype for their type",
+            cure=f"use int32 or uint8; for floats write only {sizes}, and set their type by --dtype",
         )
     return DrawnInput(shape, dtype_of(dtype), 0, int(high))
 

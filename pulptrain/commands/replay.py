@@ -36,8 +36,8 @@ def command(
         options.option(
             "--accumulate",
             "N",
-            "Mini-batches per weight update (default: the number in inputs.npz; without one, the number that "
-            "reproduces the losses in outputs.npz).",
+            "Mini-batches per weight update (default: the number stored in inputs.npz; if none is stored, "
+            "it is derived from the losses in outputs.npz).",
         ),
     ] = None,
     seed: options.Seed = 0,

@@ -5,22 +5,32 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from arch.pricing.team_cost_model import TeamCostModel
+from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from configs.files import check_folder, make_folder, replacing, together
-from configs.values import Struct
+from configs.values import Struct, replace
 from deploy.project.project import Project, project_of
 from deploy.project.recorded import Recorded
 from pulptrain.running.session import RunOutcome
+from scheduler.executor import Executor
+from scheduler.options import ScheduleOptions
+from scheduler.planned import Schedule
+from scheduler.schedule import build_schedule
+from scheduler.tiles.partial_sums import SUM
 from traces.files.json_text import json_text
 from traces.files.result_folder import is_our_json
 from traces.text_table import counted, first_line_repr
 
 MARK = "deploy.json"
 """The file by which a folder is known as one of ours: what was exported, and all files."""
+
+EXPORTED = "export-rv32"
+"""The codegen whose nests are read off the kernels in C (`tools/deployed/nests.py`)."""
 
 Run = Callable[[Recorded], RunOutcome]
 """Carries the iterations out and keeps what they come to."""
@@ -32,6 +42,8 @@ class Deployed(Struct, frozen=True):
     project: Project
     outcome: RunOutcome
     folder: Path
+    exported_cycles: int | None
+    """Cycles of an iteration with the kernels in C; None where one of them has no nest."""
 
     __repr__ = first_line_repr
 
@@ -47,16 +59,34 @@ class Deployed(Struct, frozen=True):
             "model": summary["model"],
             "soc": summary["soc"],
             "cycles": summary["cycles"],
+            "codegen": self._codegen,
+            "exported_cycles": self.exported_cycles,
             "iterations": project.iterations,
             "functions": project.ops,
             "statements": project.statements,
             "loops": project.loops,
             "c_kernels": list(project.kernels),
             "peak_bytes": dict(project.peak_bytes),
+            "code_bytes": {part: dict(sizes) for part, sizes in project.code.items()},
             "project_files": [
                 {"name": path, "size_bytes": len(content)} for path, content in project.files.items()
             ],
         }
+
+    @property
+    def _codegen(self) -> str:
+        return self.outcome.schedule.options.codegen
+
+    def _priced(self) -> str:
+        """Cycles under the codegen by which the schedule was chosen, and under that of the project."""
+        chosen, exported = self.outcome.summary["cycles"], self.exported_cycles
+        if self._codegen == EXPORTED:
+            return f"{chosen:,} cycles an iteration, kernels as compiled for RV32 ({EXPORTED})"
+        text = f"chosen for {chosen:,} cycles an iteration with kernels of {self._codegen}"
+        if exported is None:
+            return f"{text}; {EXPORTED} lacks one of them"
+        more = f"{exported / chosen - 1:+.0%}"
+        return f"{text}; as compiled for RV32 ({EXPORTED}) it takes {exported:,} ({more})"
 
     def lines(self) -> list[str]:
         """The same for people."""
@@ -65,9 +95,12 @@ class Deployed(Struct, frozen=True):
         lines = sum(content.count(b"\n") for content in text.values())
         sizes = ", ".join(f"{level.upper()} {size:,} B" for level, size in project.peak_bytes.items() if size)
         folder = shlex.quote(str(self.folder))
+        code = ", ".join(f"{part} {sum(sizes.values()):,} B" for part, sizes in project.code.items() if sizes)
         return [
             f"{self.outcome.summary['model']}: {project.ops} ops as {project.statements:,} statements in "
             f"{project.loops} loops, {len(project.kernels)} kernels; {sizes}",
+            f"code of RV32: {code}",
+            self._priced(),
             f"{len(project.files)} files in {self.folder}: {lines:,} lines, "
             f"{sum(map(len, project.files.values())):,} bytes with data of "
             + counted(project.iterations, "iteration"),
@@ -103,9 +136,52 @@ def deploy(run: Run, folder: Path, arena_bytes: int | None = None, trainlib: str
             where=summary["model"],
             cure=f"use --l1 {arena_bytes} to schedule for the L1 that the linker leaves free",
         )
-    deployed = Deployed(project, outcome, folder)
+    exported = summary["cycles"]
+    if outcome.schedule.options.codegen != EXPORTED:
+        exported = cycles_as_exported(outcome.schedules, outcome.timing, batches)
+    deployed = Deployed(project, outcome, folder, exported)
     write_project(deployed)
     return deployed
+
+
+def cycles_as_exported(schedules: Sequence[Schedule], timing: SocTiming, batches: int) -> int | None:
+    """Cycles of an iteration of these schedules with the kernels in C, None where one of them has no nest.
+
+    The first program runs once a mini-batch.
+    """
+    cost_model, cycles = TeamCostModel(timing), 0
+    soc = None
+    for number, schedule in enumerate(schedules):
+        try:
+            exported = build_schedule(schedule.graph, timing, cost_model, as_chosen(schedule, EXPORTED))
+        except InputError:
+            return None
+        start = schedule.options.code_start
+        executor = Executor(exported, timing, cost_model, functional=False, code_start=start, soc=soc)
+        soc = executor.soc
+        cycles += executor.simulate().cycles * (1 if number else batches)
+    return cycles
+
+
+def as_chosen(schedule: Schedule, codegen: str) -> ScheduleOptions:
+    """Options that give the same tiles, loops, kernels, buffers and residents, with kernels of a codegen."""
+    ops = {op.op.name: op for op in schedule.ops}
+    return replace(
+        schedule.options,
+        codegen=codegen,
+        kernels={name: op.kernel for name, op in ops.items() if op.kernel},
+        tile_sizes={name: dict(op.tiling.sizes) for name, op in ops.items()},
+        loop_orders={name: op.tiling.order for name, op in ops.items()},
+        buffers={
+            name: {
+                buffer.name: buffer.depth
+                for buffer in op.tiling.buffers
+                if buffer.role != "scratch" and not buffer.name.endswith(SUM)
+            }
+            for name, op in ops.items()
+        },
+        resident=schedule.resident,
+    )
 
 
 def deploy_folder(name: str) -> Path:

@@ -585,7 +585,7 @@ def fit_model(
     started: float | None = None,
     cache: ResultCache | None = None,
     teller: Teller = NOBODY,
-    ladder_command: str = "use fit with --ladder",
+    ladder_command: str = "pulptrain fit --ladder",
 ) -> FitOutcome:
     """The way to train a model that takes least cycles, or energy, with the memories of the settings.
 
@@ -615,7 +615,7 @@ def fit_model(
             f"an iteration takes {least_cycles:,} cycles even with all data in L2, "
             f"but the deadline is {deadline:,}",
             where="--deadline",
-            cure=f"use --deadline {least_cycles}, more cores, or a tuned schedule",
+            cure=f"use --deadline {least_cycles}, more cores, or a faster schedule (`pulptrain tune`)",
         )
     search_started = time.perf_counter()
     answer_ends = started + seconds * (ANSWER_SHARE if points else 1)
@@ -645,11 +645,11 @@ def fit_model(
     search_seconds = time.perf_counter() - search_started
     if not found and undecided:
         raise InputError(
-            f"no way to train {spec.name} in {size_text(l2_bytes)} of L2 was found in {seconds:g} s: "
-            "it may or may not fit",
+            f"the search ended after {seconds:g} s without a way to train {spec.name} in "
+            f"{size_text(l2_bytes)} of L2; there may still be one",
             where="--time-limit",
-            cure=f"use --time-limit {max(60.0, 4 * seconds):g}, or more L2; `{ladder_command}` lists all "
-            "forms of training",
+            cure=f"use --time-limit {max(60.0, 4 * seconds):g}, or more L2; `{ladder_command}` lists the "
+            "L2 needed for every choice of trained parameters",
         )
     if not found:
         raise first_step(fitting, l2_bytes, ladder_command, ends)
@@ -659,7 +659,7 @@ def fit_model(
             f"an iteration takes {best.cycles:,} cycles in {size_text(l2_bytes)} of L2, but the "
             f"deadline is {deadline:,}",
             where="--deadline",
-            cure=f"use --deadline {best.cycles}, or more L2: it takes {least_cycles:,} with all data in L2",
+            cure=f"use --deadline {best.cycles}, or more L2 ({least_cycles:,} cycles with all data in L2)",
         )
     summary = _summary(fitting, chosen, best)
     summary["decisions"] = [*changed_rows(way, fitting, chosen), *summary["decisions"]]

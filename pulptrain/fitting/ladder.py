@@ -336,6 +336,7 @@ def first_step(fitting: Fitting, l2_bytes: int, ladder_command: str, ends: float
         return sorted(found, key=lambda one: one[0])
 
     others = [rung for rung in rungs if rung.form != asked]
+    every = f"`{ladder_command}` lists the L2 needed for every choice of trained parameters"
     has_time = time.perf_counter() < ends
     own = tested((rung for rung in rungs if rung.form == asked), l2_bytes + 1) if has_time else []
     required_bytes = own[0][0] if own else fitting.needed_bytes
@@ -346,19 +347,18 @@ def first_step(fitting: Fitting, l2_bytes: int, ladder_command: str, ends: float
         least_bytes, least = [*rows, *own, (required_bytes, rungs[-1])][0]
         if time.perf_counter() >= ends:
             return InputError(
-                "the time limit ended the search before it found a form of training for "
-                f"{name} that fits {size_text(l2_bytes)} of L2: there may be one",
+                f"the search reached its time limit before it found parameters of {name} that can be trained "
+                f"in {size_text(l2_bytes)} of L2; there may still be some",
                 where="--time-limit",
-                cure=f"use a longer one, or --l2 {-(-least_bytes // 1024)}KiB, in which {least.form} fits; "
-                f"list all forms of training by {ladder_command}",
+                cure=f"use a longer --time-limit, or --l2 {-(-least_bytes // 1024)}KiB for {least.form}; "
+                f"{every}",
             )
         return InputError(
-            f"{size_text(l2_bytes)} of L2 is too small for any form of training: {least.form} of "
-            f"{name} needs {least_bytes:,} B",
+            f"{size_text(l2_bytes)} of L2 is too small to train any parameters of {name}: even {least.form} "
+            f"needs {least_bytes:,} B",
             where="--l2",
-            cure=f"use --l2 {-(-least_bytes // 1024)}KiB for {least.form}, "
-            f"{-(-required_bytes // 1024)}KiB for {'all parameters' if asked == FULL else asked}; "
-            f"list all forms of training by {ladder_command}",
+            cure=f"use --l2 {-(-least_bytes // 1024)}KiB for {least.form}, or --l2 "
+            f"{-(-required_bytes // 1024)}KiB for {'all parameters' if asked == FULL else asked}; {every}",
         )
     levers = tuple(
         Lever(
@@ -367,10 +367,10 @@ def first_step(fitting: Fitting, l2_bytes: int, ladder_command: str, ends: float
         )
         for size_bytes, rung in fits
     )
-    cure = f"--l2 {-(-required_bytes // 1024)}KiB, or choose a form of training that fits"
+    cure = f"--l2 {-(-required_bytes // 1024)}KiB, or choose trained parameters that fit"
     if not fitting.timing.l3.size_bytes:
         cure += "; without L3 nothing can be paged: --l3 8MiB"
-    cure += f"; list all forms of training by {ladder_command}"
+    cure += f"; {every}"
     return DoesNotFitError("l2", required_bytes, l2_bytes, where=f"training {name}", levers=levers, cure=cure)
 
 
@@ -391,9 +391,9 @@ def check_ladder(**options: Any) -> None:
         if value != _OF_AN_ANSWER[key]:
             name = key.replace("_", "-")
             raise InputError(
-                f"--{name} applies to one form of training, but --ladder lists all",
+                f"--{name} applies to one choice of trained parameters, but --ladder lists all choices",
                 where=f"--ladder with --{name}",
-                cure=f"use one command with --ladder, one with --{name}",
+                cure=f"run two commands: one with --ladder, one with --{name}",
             )
 
 

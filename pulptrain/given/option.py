@@ -281,6 +281,17 @@ class ChipOptions(TypedDict, total=False):
             path="l1.bank_conflicts",
         ),
     ]
+    form: Annotated[
+        str | None,
+        Option(
+            "--form",
+            "readable|tables",
+            "Form of the program: each op a C function (readable), or tables in L1 that a small loop walks, "
+            "which instruction caches need not hold (default: that of the SoC file).",
+            MACHINE,
+            path="form",
+        ),
+    ]
     overrides: Annotated[
         Mapping[str, object] | Sequence[str],
         Option(
@@ -360,8 +371,9 @@ class BufferingOptions(TypedDict, total=False):
         Option(
             "--buffering",
             "none|single|double|best|N[,OP.OPERAND=N]",
-            "L1 buffers per operand: single 1, double 2, or N; best: the faster of single and double "
-            "for each op; none: no tiling, whole ops in L1. Exceptions after commas: double,conv2.FW.w=1.",
+            "L1 buffers per operand: none (no tiling: each op has all its data in L1), single (1), double "
+            "(2), N, or best (the faster of single and double for each op). Add exceptions after commas: "
+            "double,conv2.FW.w=1 gives operand w of conv2.FW one buffer, others two.",
             SCHEDULE,
             default="double",
         ),

@@ -108,7 +108,7 @@ class Settings:
             option.check(getattr(self, key))
         if self.accumulation not in ACCUMULATIONS:
             raise InputError(
-                f"unknown form of accumulation {self.accumulation!r}",
+                f"unknown accumulator {self.accumulation!r}",
                 where="--accumulator",
                 cure=f"use {' or '.join(ACCUMULATIONS)}",
             )
@@ -156,8 +156,8 @@ def code_start(settings: Settings, *, alone: bool = False) -> str:
     start = settings.icache or (WARM if is_measured_warm else STEADY)
     if start != WARM and includes_fetch:
         raise InputError(
-            f"the kernels of codegen '{settings.codegen}' already include the instruction fetch, "
-            "which --icache would count twice",
+            f"the kernel cycles of codegen '{settings.codegen}' already include instruction fetches, so "
+            "--icache would count them twice",
             where="--icache",
             cure=f"use --icache {WARM}, or another --codegen",
         )

@@ -39,7 +39,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def _wrong(key: str, wanted: str, path: Path) -> InputError:
-    return InputError(f"'{key}' in the summary must be {wanted}", where=str(path), cure=_AGAIN)
+    return InputError(f"'{key}' in the summary of the run must be {wanted}", where=str(path), cure=_AGAIN)
 
 
 def read_exploration(folder: Path) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def run_summary(
         "placement": plan.placement,
         "staged_bytes": plan.staged_bytes,
         "capacity_bytes": {
-            "l1": timing.l1_usable_bytes,
+            "l1": timing.l1_usable_bytes + timing.l1.tables_bytes,
             "l2": timing.l2.size_bytes,
             "l3": timing.l3.size_bytes,
         },

@@ -18,7 +18,7 @@ def file_of(found: list[Description], name: str) -> str:
     texts = [item["file"] for item in found if item["kind"] in ("model", "soc")]
     if not texts:
         raise InputError(
-            f"{name!r} has no file, so --file does not apply", where="--file", cure="use a model or a SoC"
+            f"{name!r} is not in a file, so --file does not apply", where="--file", cure="remove --file"
         )
     return str(texts[0])
 

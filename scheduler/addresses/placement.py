@@ -7,8 +7,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from configs.errors import InputError
-from configs.suggest import suggestion
+from configs.suggest import check_known
 from scheduler.addresses.allocation import (
     Allocation,
     Interval,
@@ -61,9 +60,7 @@ def in_order(requests: Iterable[Interval], order: str, around: Sequence[Allocati
 
 def parse_placement(text: str) -> str:
     """A strategy by name. Raises `InputError` for another one."""
-    if text not in STRATEGIES:
-        cure = suggestion(text, STRATEGIES) or "one of " + ", ".join(STRATEGIES)
-        raise InputError(f"unknown placement {text!r}", where="--placement", cure=cure)
+    check_known(text, STRATEGIES, f"unknown placement {text!r}", "--placement")
     return text
 
 

@@ -49,9 +49,9 @@ def memory_blocks(
         )
         for item in plan.allocations
     ]
-    stack_bytes = timing.l1.size_bytes - timing.l1_usable_bytes
+    usable_bytes = timing.l1_usable_bytes + timing.l1.tables_bytes
+    stack_bytes = timing.l1.size_bytes - usable_bytes
     if stack_bytes and plan.ops:
-        usable_bytes = timing.l1_usable_bytes
         blocks.append(
             MemoryBlock(
                 "stacks", "l1", usable_bytes, stack_bytes, names[0], AFTER, start_cycles, end_cycles, "stack"

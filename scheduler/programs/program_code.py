@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, chain, islice, pairwise
 
 from arch.spec.program import (
@@ -27,7 +28,7 @@ from arch.spec.program import (
     UdmaWait,
 )
 from configs.values import replace
-from scheduler.programs.rolling import Leaf, Loop, Node, rolled
+from scheduler.programs.rolling import Leaf, Loop, Node, rolled, table_nodes
 from scheduler.tiles.code_sizes import (
     INSTRUCTION_BYTES,
     WRITTEN_OUT_BYTES,
@@ -35,9 +36,13 @@ from scheduler.tiles.code_sizes import (
     kernel_sizes,
     shipped_sizes,
 )
+from traces.events import Work
 
 CODE = "code of ops, kernels and platform"
 """What a report about L2 calls the bytes of a program's code."""
+
+TABLE = "table"
+"""What a transfer moves that brings the table of an op (`scheduler.table_form`)."""
 
 
 def with_code(program: Program) -> Program:
@@ -67,7 +72,7 @@ def codes_of(
     Without what was `linked` ops, kernels and platform follow each other. With it they lie where it says; the
     bytes of an op are shared among its statements as the sizes are.
     """
-    layout, of_programs = _Layout(sizes, linked), [_ops(actions) for actions in programs]
+    layout, of_programs = _Layout(sizes, linked), [ops_of(actions) for actions in programs]
     owns = [[layout.own_pieces(op) for op in ops] for ops in of_programs]
     layout.place_called(chain.from_iterable(of_programs))
     pieces = [
@@ -86,11 +91,15 @@ class _Layout:
         self._kernel_sizes: dict[str, dict[str, int]] = {}
         self.size_bytes = 0
 
-    def own_pieces(self, op: _Op) -> list[tuple[CodePiece, ...]]:
-        """By action the code of its op that is executed for it; what is equal is one object."""
-        sizes, texts = self._sizes["op"], list[int]()
-        executed = iter(_lay([*_written_out(rolled(op.forms), sizes)], sizes, texts))
-        ends = [*accumulate(texts, initial=sizes["op"])]
+    def own_pieces(self, op: OpActions) -> list[tuple[CodePiece, ...]]:
+        """By action the code of its op that is executed for it; what is equal is one object.
+
+        That of an op that is a table is what carries tables out.
+        """
+        if op.is_table:
+            return self._walked(op)
+        executed, texts = _function(op, self._sizes["op"])
+        ends = [*accumulate(texts, initial=self._sizes["op"]["op"])]
         name = self._linked.ops[op.name] if self._linked is not None else f"op {op.name}"
         address, size_bytes = self._place(name, ends[-1])
         share = size_bytes / ends[-1]
@@ -106,7 +115,34 @@ class _Layout:
             found.append(pieces[numbers])
         return found
 
-    def place_called(self, ops: Iterable[_Op]) -> None:
+    def _walked(self, op: OpActions) -> list[tuple[CodePiece, ...]]:
+        """By action what is executed of the walk: its begin, or what all records share and what its have."""
+        sizes = self._sizes["walk"]
+        name = "network_walk" if self._linked is not None else "walk"
+        address, size_bytes = self._place(name, sum(sizes.values()))
+        share, ends = size_bytes / sum(sizes.values()), [*accumulate(sizes.values(), initial=0)]
+        parts = {
+            word: CodePiece(address + round(begin * share), round((end - begin) * share), INSTRUCTION_BYTES)
+            for word, (begin, end) in zip(sizes, pairwise(ends), strict=True)
+        }
+        around = _lay(op.table_nodes, dict.fromkeys((*sizes, "loop"), 1), [])
+        records = [
+            ("record", str(form[0]), *(["loop"] if len(turns) > 1 else []))
+            for form, turns in zip(op.forms, around, strict=True)
+        ]
+        pieces: dict[tuple[str, ...], tuple[CodePiece, ...]] = {}
+        found, end = [], 0
+        for action, count in zip(op.actions, op.counts, strict=True):
+            words = tuple(dict.fromkeys(chain.from_iterable(records[end : end + count])))
+            end += count
+            if not words and statements_of(action):
+                words = ("op",) if isinstance(action, DmaWait) else ("record", "fetch")
+            if words not in pieces:
+                pieces[words] = tuple([parts[word] for word in words])
+            found.append(pieces[words])
+        return found
+
+    def place_called(self, ops: Iterable[OpActions]) -> None:
         """Kernels, and behind them the platform."""
         for op in ops:
             for action in op.actions:
@@ -116,7 +152,7 @@ class _Layout:
             for word, size_bytes in self._sizes["platform"].items():
                 self._place(f"platform {word}", size_bytes)
 
-    def all_pieces(self, op: _Op, own: Sequence[tuple[CodePiece, ...]]) -> list[tuple[CodePiece, ...]]:
+    def all_pieces(self, op: OpActions, own: Sequence[tuple[CodePiece, ...]]) -> list[tuple[CodePiece, ...]]:
         """By action the code of its op, of the platform and of its kernel; equal ones are one object."""
         pieces: dict[object, tuple[CodePiece, ...]] = {}
         found = []
@@ -156,18 +192,24 @@ class _Layout:
         return self._places[name]
 
 
-class _Op:
+class OpActions:
     """The actions of an op, by action the functions of the platform it calls and the `counts` of its
-    statements, and the `forms` of all statements, in order."""
+    statements, and the `forms` of all statements, in order; `is_table` where it is no function."""
 
-    def __init__(self, name: str, actions: Sequence[Action]) -> None:
-        self.name, self.actions = name, actions
+    def __init__(self, end: Work, actions: Sequence[Action]) -> None:
+        self.name, self.actions = f"{end.op}.{end.step}", actions
         self.functions = [tuple(platform_functions(action)) for action in actions]
+        ends = next((each.places for each in actions if isinstance(each, Release)), ())
+        self.is_table = any(place.name == TABLE for place in ends)
         self.forms: list[tuple[Hashable, ...]] = []
+        self.numbers: list[tuple[int, ...]] = []
+        """By statement what may change from turn to turn of a loop: addresses and sizes."""
         self.counts: list[int] = []
         for action, functions in zip(actions, self.functions, strict=True):
             what, before = action.work.what, len(self.forms)
-            if isinstance(action, DmaStart):
+            if self.is_table and what == TABLE:
+                pass  # no statement of the op
+            elif isinstance(action, DmaStart):
                 self.forms += [
                     (WORDS[name], command.to_l1, what)
                     for name, command in zip(functions, action.commands, strict=True)
@@ -177,16 +219,52 @@ class _Op:
             else:
                 self.forms += [(WORDS[name], what) for name in functions]
             self.counts.append(len(self.forms) - before)
+            self.numbers += _numbers_of(action, self.counts[-1])
+
+    @cached_property
+    def table_nodes(self) -> tuple[Node, ...]:
+        """The statements with the loops that a table of them has."""
+        return tuple(table_nodes(rolled(self.forms)))
 
 
-def _ops(actions: Sequence[Action]) -> list[_Op]:
+def _numbers_of(action: Action, statements: int) -> list[tuple[int, ...]]:
+    if isinstance(action, DmaStart) and statements:
+        return [(one.l1_address, one.external_address, one.size_bytes) for one in action.commands]
+    if isinstance(action, Compute) and action.team.origin is not None:
+        origin = action.team.origin
+        return [(*origin.addresses, *[size for _, size in origin.calls[0].sizes])]
+    return [()] * statements
+
+
+def ops_of(actions: Sequence[Action]) -> list[OpActions]:
     """Every op; what comes behind the last one is part of it."""
     releases = [action for action in actions if isinstance(action, Release)]
     borders = [*[action.id + 1 for action in releases[:-1]], len(actions)]
     return [
-        _Op(f"{release.work.op}.{release.work.step}", actions[begin:end])
+        OpActions(release.work, actions[begin:end])
         for release, begin, end in zip(releases, [0, *borders], borders, strict=False)
     ]
+
+
+def code_by_part(programs: Sequence[Sequence[Action]]) -> dict[str, dict[str, int]]:
+    """Bytes of the code of programs by the rule: functions of ops, kernels, the platform, the walk."""
+    sizes = shipped_sizes()
+    ops = [op for actions in programs for op in ops_of(actions)]
+    teams = [each.team for op in ops for each in op.actions if isinstance(each, Compute)]
+    return {
+        "functions": {
+            op.name: sizes["op"]["op"] + sum(_function(op, sizes["op"])[1]) for op in ops if not op.is_table
+        },
+        "kernels": {name: size for team in teams for name, size in kernel_sizes(team, sizes).items()},
+        "platform": dict(sizes["platform"]),
+        "walk": dict(sizes["walk"]) if any(op.is_table for op in ops) else {},
+    }
+
+
+def _function(op: OpActions, sizes: Mapping[str, int]) -> tuple[Iterator[tuple[int, ...]], list[int]]:
+    """By statement of an op, as executed, the numbers of its texts, and the bytes of all texts."""
+    texts: list[int] = []
+    return iter(_lay([*_written_out(rolled(op.forms), sizes)], sizes, texts)), texts
 
 
 WORDS = {

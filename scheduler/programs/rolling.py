@@ -9,7 +9,8 @@ made.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,6 +82,72 @@ def rolled(forms: Sequence[Hashable]) -> tuple[Node, ...]:
         if best is None:
             return tuple(shorter)
         shorter = best
+
+
+TURNS_IN_ONE = 2
+"""Turns of an inner loop that are one in a table: what alternates between two buffers then stays the same."""
+
+
+def table_nodes(nodes: Sequence[Node]) -> Iterator[Node]:
+    """Statements as a table has them: inner loops of two turns in one, short ones written out."""
+    for node in nodes:
+        if isinstance(node, Leaf):
+            yield node
+            continue
+        body, many = tuple(table_nodes(node.body)), 1
+        if all(isinstance(each, Leaf) for each in body):
+            many = TURNS_IN_ONE if node.count >= 2 * TURNS_IN_ONE else node.count
+        turns, rest = divmod(node.count, many)
+        unit = [_later(each, turn * node.turn) for turn in range(many) for each in body]
+        if turns > 1:
+            yield Loop(turns, tuple(unit))
+        else:
+            yield from unit
+        for turn in range(node.count - rest, node.count):
+            yield from (_later(each, turn * node.turn) for each in body)
+
+
+def _later(node: Node, places: int) -> Node:
+    if isinstance(node, Leaf):
+        return Leaf(node.form, node.place + places)
+    return Loop(node.count, tuple(_later(each, places) for each in node.body))
+
+
+WAITS_IN_ONE = 4
+"""Waits, one after the other, that are one record of a table."""
+
+
+def in_records(nodes: Sequence[Node], is_wait: Callable[[Hashable], bool]) -> Iterator[list[Node]]:
+    """Statements and loops one by one, but waits that are one record."""
+    for waits, each in groupby(nodes, lambda node: isinstance(node, Leaf) and is_wait(node.form)):
+        alike, most = [*each], WAITS_IN_ONE if waits else 1
+        yield from (alike[first : first + most] for first in range(0, len(alike), most))
+
+
+def first_call(nodes: Sequence[Node], is_call: Callable[[Hashable], bool]) -> int:
+    """Which of the nodes is the first with a call in it; that behind the last without any."""
+
+    def calls(node: Node) -> bool:
+        return is_call(node.form) if isinstance(node, Leaf) else any(map(calls, node.body))
+
+    return next((number for number, node in enumerate(nodes) if calls(node)), len(nodes))
+
+
+Run = tuple[int, int]
+"""So many turns after each of which so much is added."""
+
+
+def runs_of(values: NDArray[np.int64]) -> Sequence[Run]:
+    """What is added from turn to turn, as often as it is the same; of what repeats the first time."""
+    runs = [(len([*turns]), step) for step, turns in groupby(np.diff(values).tolist())]
+    if not any(step for _, step in runs):
+        return []
+    for period in range(1, len(runs)):
+        again = [runs[place % period] for place in range(len(runs))]
+        turns, step = runs[-1]
+        if again[:-1] == runs[:-1] and step == again[-1][1] and turns <= again[-1][0]:
+            return runs[:period]
+    return runs
 
 
 def places_of(leaf: Leaf, around: Sequence[Loop]) -> Places:

@@ -8,8 +8,8 @@ of sizes. Dimensions of which that is not true (the channels of a grouped convol
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from functools import cache, cached_property
 from itertools import product
 from math import prod
 
@@ -76,11 +76,13 @@ class _Looked:
         self.counting: dict[Key, int] = {}
         """How many of the extents count boxes, 0 for a buffer of one box."""
         self.tensors: dict[Key, str] = {}
-        self.whole = self.number({})
+        self.number = cache(self._number)
+        self.whole = self.number((), ())
 
-    def number(self, pieces: Mapping[int, Extent]) -> int:
-        """The tile that is cut to these pieces, by number of the dimension, and whole else."""
-        ranges = tuple([pieces.get(number, whole) for number, whole in enumerate(self._whole)])
+    def _number(self, dims: tuple[int, ...], pieces: tuple[Extent, ...]) -> int:
+        """The tile that is cut to these pieces along dimensions by number, and whole along all others."""
+        cut = dict(zip(dims, pieces, strict=True))
+        ranges = tuple([cut.get(number, whole) for number, whole in enumerate(self._whole)])
         known = self._numbers.get(ranges)
         if known is None:
             known = self._numbers[ranges] = len(self._tiles)
@@ -188,13 +190,10 @@ class Footprint:
             return [(0, size)] * (len(looked_at) - 1) + [(0, extent - size * (count - 1))], scale
         return [interval(extent, size, piece) for piece in looked_at], scale
 
-    def _probes(self, looked: _Looked, block: Sequence[int]) -> list[list[int]]:
+    def _probes(self, looked: _Looked, block: tuple[int, ...]) -> list[list[int]]:
         """By sizes of a block the tiles cut along its dimensions: of many the first and the last ones."""
         along = [[self._pieces(number, size)[0] for size in self.tried[number]] for number in block]
-        return [
-            [looked.number(dict(zip(block, pieces, strict=True))) for pieces in product(*some)]
-            for some in product(*along)
-        ]
+        return [[looked.number(block, pieces) for pieces in product(*some)] for some in product(*along)]
 
     def _loop(
         self, looked: _Looked, block: tuple[int, ...], number: int
@@ -203,15 +202,16 @@ class Footprint:
 
         And for how many each stands; two pieces along a dimension that is cut evenly: others differ as these.
         """
-        runs, scales = [], []
+        runs, scales, place = [], [], block.index(number)
         for sizes in product(*(self.tried[other] for other in block)):
-            first = {other: (0, size) for other, size in zip(block, sizes, strict=True)}
-            pieces, scale = self._pieces(number, first[number][1])
-            runs.append([looked.number({**first, number: piece}) for piece in pieces])
+            first = tuple([(0, size) for size in sizes])
+            pieces, scale = self._pieces(number, sizes[place])
+            before, behind = first[:place], first[place + 1 :]
+            runs.append([looked.number(block, (*before, piece, *behind)) for piece in pieces])
             scales.append(scale)
         name, pair = self._dims[number], None
         if name in self._even and self._tiler.dims[name] > 1:
-            pair = looked.number({number: (0, 1)}), looked.number({number: (1, 2)})
+            pair = looked.number((number,), ((0, 1),)), looked.number((number,), ((1, 2),))
         return block, runs, scales, pair
 
     @cached_property

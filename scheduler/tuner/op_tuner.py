@@ -51,9 +51,9 @@ class OpTuner:
         self._rules = rules or SpaceRules()
         if self._rules.cuts < 0 or not self._rules.depths or min(self._rules.depths) < 1:
             raise InputError(
-                f"{self._rules.cuts} tilings with {self._rules.depths} buffers leave nothing to search",
+                f"nothing to search with {self._rules.cuts} tilings and {self._rules.depths} buffers",
                 where="--tilings",
-                cure="use --tilings 0 for all tilings, or --tilings 1 or more",
+                cure="use --tilings 0 (all tilings), or --tilings 1 or more",
             )
         self.timing = timing
         self.codegen = codegen

@@ -38,7 +38,7 @@ def test_code_that_computes_nothing_is_no_call() -> None:
     ("team", "dtype", "message"),
     [
         (TeamWork("mine", ()), "float32", "the kernel mine is not part of pulptrain"),
-        (MATMUL, "float16", "kernel mm has no C source for dtype float16"),
+        (MATMUL, "float8_e5m2", "kernel mm has no C source for dtype float8_e5m2"),
     ],
 )
 def test_what_has_no_source_is_refused_by_name(team: TeamWork, dtype: str, message: str) -> None:

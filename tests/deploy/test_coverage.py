@@ -21,8 +21,7 @@ def test_every_fp32_kernel_file_is_known() -> None:
 
 
 def test_every_kernel_with_a_source_was_compiled_for_its_size() -> None:
-    """A kernel that is not is as large as its nest; `python -m tools.deployed.code_sizes` compiles it."""
+    """Others, as those of 16 bit, are as large as their nests; `python -m tools.deployed.code_sizes`."""
     sources = covered().sources
-    assert {name for name, file in sources.items() if file != NONE_NEEDED} <= shipped_sizes()[
-        "kernels"
-    ].keys()
+    compiled = {name for name, file in sources.items() if file != NONE_NEEDED and "fp16" not in name}
+    assert compiled <= shipped_sizes()["kernels"].keys()

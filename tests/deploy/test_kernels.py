@@ -24,6 +24,7 @@ from trainlib.kernels.library import LIBRARY
 NO_OP = Op("", "", "", "", (), ())
 
 CASES = [case for case in all_cases() if case.dtype == "fp32"]
+NARROW = [case for case in all_cases() if case.dtype in ("fp16", "bf16")]
 
 
 def by_primitive(case: Case) -> str:
@@ -34,6 +35,13 @@ def by_primitive(case: Case) -> str:
 @pytest.mark.parametrize("case", sweep_nine_of_ten(CASES, by_primitive))
 def test_a_kernel_in_c_computes_what_the_simulator_does(case: Case) -> None:
     check_case(case, *build(case))
+
+
+@pytest.mark.needs_gcc
+@pytest.mark.parametrize("case", sweep_nine_of_ten(NARROW, share=300))
+def test_a_kernel_in_16_bit_rounds_what_the_simulator_rounds(case: Case) -> None:
+    """Sums are fp32, rounded once."""
+    check_case(case, *build(case), accumulation="reference")
 
 
 SHAPES = ((1, 1, 1), (3, 5, 2), (17, 7, 9), (33, 4, 35), (70, 3, 66))

@@ -332,6 +332,21 @@ class OverBatch(nn.Module):
         return self.fc(x).mean(0)
 
 
+class MoreSamples(OverBatch):
+    def forward(self, x):
+        return torch.cat([self.fc(x), x], 0)
+
+
+class Antialiased(nn.Module):
+    def forward(self, x):
+        return nn.functional.interpolate(x, (2, 3), mode="bilinear", antialias=True)
+
+
+class Spikes(OverBatch):
+    def forward(self, x):
+        return (self.fc(x) > 0).to(x.dtype)
+
+
 class DataDependent(nn.Module):
     def forward(self, x):
         return x if x.sum() > 0 else -x
@@ -346,6 +361,13 @@ REFUSED = {
     "two outputs": (TwoOutputs, (torch.zeros(1, 4),) if MODULES else (), "returns 2 tensors"),
     "random numbers": (Random, (torch.zeros(1, 4),) if MODULES else (), "other than a dropout mask"),
     "a mean over the batch": (OverBatch, (torch.zeros(2, 4),) if MODULES else (), "over the batch"),
+    "samples joined": (
+        MoreSamples,
+        (torch.zeros(2, 4),) if MODULES else (),
+        "first dimension is not the batch",
+    ),
+    "antialiased": (Antialiased, (torch.zeros(2, 1, 4, 6),) if MODULES else (), "try: use antialias=False"),
+    "a step": (Spikes, (torch.zeros(2, 4),) if MODULES else (), "a comparison as a number has no gradient"),
     "a decision on data": (DataDependent, (torch.zeros(1, 4),) if MODULES else (), "cannot capture"),
 }
 

@@ -80,6 +80,13 @@ def _both_ends(x, cell):
     return torch.cat([y.flatten(1), last.transpose(0, 1).flatten(1)], 1)
 
 
+def _heads_before_samples(x):
+    """Attention of two heads, one after the other in front of the samples (Lee et al. 2019, ATCNet)."""
+    heads = torch.cat(x.split(3, -1), 0)
+    seen = torch.softmax(heads @ heads.mT, -1) @ heads
+    return torch.cat(seen.split(len(x), 0), -1)
+
+
 FUNCTIONS = {
     "normalize": ((4, 6), lambda x: F.normalize(x, dim=-1)),
     "normalize by absolute values": ((6,), lambda x: F.normalize(x, p=1)),
@@ -101,9 +108,11 @@ FUNCTIONS = {
     "indices of two dimensions": ((4, 6), lambda x: x[:, [[0, 1], [3, 2]], [5, 1]]),
     "a mask of elements": ((4, 6), lambda x: x[:, :, torch.arange(6) % 3 > 0]),
     "aligned corners": ((2, 4, 6), lambda x: F.interpolate(x, (7, 3), mode="bilinear", align_corners=True)),
+    "to the same size": ((2, 4, 6), lambda x: F.interpolate(x, (4, 6), mode="bicubic", antialias=True)),
     "cubic": ((2, 4, 6), lambda x: F.interpolate(x, (7, 3), mode="bicubic")),
     "linear of a sequence": ((4, 6), lambda x: F.interpolate(x, 9, mode="linear")),
     "nearest to the middle": ((2, 4, 6), lambda x: F.interpolate(x, (7, 4), mode="nearest-exact")),
+    "heads before samples": ((4, 6), _heads_before_samples),
     "six dimensions turned": ((64,), lambda x: x.view(-1, *(2,) * 6).permute(0, 6, 4, 2, 5, 3, 1).tanh()),
     "index_select": ((4, 6), lambda x: x.index_select(2, torch.tensor([5, 4, 1, 1, 0]))),
     "sign": ((6,), lambda x: torch.sign(x) * x),

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from arch.spec.soc_config import FORMS
+
 ROWS = (
     (0, 0, 0, 0),
     (1, 1, 1, 1),
@@ -42,6 +44,7 @@ class Case:
     batch: int
     adam: bool
     sanitizers: tuple[str, ...]
+    form: str
 
     @property
     def name(self) -> str:
@@ -61,11 +64,12 @@ class Case:
     def options(self) -> list[str]:
         """Those of the command line but for a schedule."""
         batch = [] if self.is_graph else ["--batch", str(self.batch), "--l3", L3]
-        return [*([] if self.tuned else ["--buffering", "double" if self.double else "single"]), *batch]
+        buffering = [] if self.tuned else ["--buffering", "double" if self.double else "single"]
+        return [*buffering, *batch, "--form", self.form]
 
 
 def covering(models: Sequence[str]) -> list[Case]:
-    """Two cases a model; of its sanitizers the first has one or two, the second the others."""
+    """Two cases a model, one of each form; the first with one or two of the sanitizers."""
     cases = []
     for number, model in enumerate(models):
         for turn in (0, 1):
@@ -76,5 +80,6 @@ def covering(models: Sequence[str]) -> list[Case]:
                 else [*SANITIZERS[: number % 3], *SANITIZERS[number % 3 + 1 :]]
             )
             tuned = tuned and not model.endswith(".onnx")
-            cases.append(Case(model, bool(tuned), bool(double), 4 if many else 1, bool(adam), tuple(some)))
+            form, batch = FORMS[turn], 4 if many else 1
+            cases.append(Case(model, bool(tuned), bool(double), batch, bool(adam), tuple(some), form))
     return cases

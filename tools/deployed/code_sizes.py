@@ -41,6 +41,28 @@ OPS = {"op": 10, "transfer_1d": 33, "transfer_2d": 54, "wait": 22, "fork": 53, "
 """Bytes of an op's function: once, and for each of its statements, of which 127 functions were compiled (R2
 0.95). Of the C of today 207 functions of nine exports have 66,158 bytes, by this rule 66,774."""
 
+TABLE = {
+    **{"op": 4, "fetch": 16, "transfer_1d": 16, "transfer_2d": 24, "wait": 4, "fork": 8, "loop": 20},
+    "arguments": 20,
+}
+"""Bytes of a table (`deploy/project/tables.c`): once, for each record, for the fetch of later tables; and
+words of the arguments of a kernel that is not known."""
+
+WALK = {
+    **{"op": 74, "record": 14, "wait": 22, "transfer_1d": 42, "fork": 36, "loop": 176, "fetch": 60},
+    "transfer_2d": 178,
+}
+"""Bytes of what walks tables: its begin and end, what all records execute, and those of each kind."""
+
+WALK_CYCLES = {
+    **{"op": 40, "fetch": 27, "wait": 10, "transfer_1d": 1, "transfer_2d": 0, "fork": 6},
+    **{"loop": 33, "changed": 12},
+}
+"""What core 0 executes for a record of a table, in cycles more than for a statement of a function; of a
+fetch, a turn of a loop and a word that it changes all. Instructions of the compiled walk, 2 cycles more for a
+jump and 1 for a load that is waited for, less those of the statement (bytes of `OPS` by `INSTRUCTION_BYTES`),
+of a transfer less `dma.transfer_code_1d_cycles`."""
+
 PLATFORM = {
     "transfer_1d": "pt_dma_in",
     "transfer_2d": "pt_dma_in_2d",
@@ -129,6 +151,17 @@ def nest_bytes() -> Mapping[str, int]:
     return found
 
 
+def argument_words() -> dict[str, int]:
+    """By nest the words of arguments of the C kernels that examples of primitives call for it, the most."""
+    found: dict[str, int] = {}
+    for nest, names in callers().items():
+        for name in names:
+            source = source_of(name)
+            words = sum(field.count or 1 for field in source.structs[source.kernels[name]])
+            found[nest] = max(found.get(nest, 0), words)
+    return dict(sorted(found.items()))
+
+
 def _reached(function: str, calls: Mapping[str, list[str]]) -> set[str]:
     """All functions that are called by one, and by these, but other kernels, which do rests."""
     known = calls.keys() - set(kernel_sources())
@@ -165,9 +198,13 @@ def main() -> None:
     functions = sorted({name for names in shared.values() for name in names})
     data = {
         "op": OPS,
+        "table": TABLE,
+        "walk": WALK,
+        "walk_cycles": WALK_CYCLES,
         "platform": {word: own[name] for word, name in PLATFORM.items()},
         "kernels": dict(sorted({**sizes, **{name: own[name] for name in functions}}.items())),
         "called": {nest: names for nest, names in sorted(shared.items()) if names},
+        "arguments": argument_words(),
     }
     STORED.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 

@@ -14,14 +14,13 @@ import re
 import subprocess
 import sys
 import zlib
-from bisect import bisect_right
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from shutil import rmtree
-from struct import iter_unpack, unpack_from
 from typing import Any
 
+from tools.deployed.rv32 import Program
 from tools.pages.page import ROOT, table
 
 FLAGS = (
@@ -29,15 +28,12 @@ FLAGS = (
     "-fomit-frame-pointer -fno-pic -fno-stack-protector"
 )
 TARGET = "-target riscv32-linux-musl -mcpu=generic_rv32+m+a+c+zfinx -mabi=ilp32 -static"
-MACHINE = ("qemu-riscv32", "-cpu", "rv32,f=false,d=false,zfinx=true", "-singlestep", "-d", "exec,nochain")
+MACHINE = ("qemu-riscv32", "-cpu", "rv32,f=false,d=false,zfinx=true", "-d", "exec,nochain")
 
 IN_LINE = f"-I{ROOT / 'tools/deployed'} -DPT_TEAM_IN_LINE"
 """As the platforms of PULP clusters have it."""
 
-SYMBOL_TABLE, FUNCTION = 2, 2
-"""SHT_SYMTAB and STT_FUNC of ELF."""
-
-OPTIONS = ("--codegen", "clang-rv32", "--iterations", "1", "--quiet")
+OPTIONS = ("--iterations", "1", "--form", "readable", "--quiet")
 
 
 def main() -> int:
@@ -51,7 +47,7 @@ def main() -> int:
     rows: dict[str, Counter[str]] = {}
     for model in arguments.models:
         folder = out / Path(model).stem
-        counted = execute(model, folder)
+        counted = execute(model, folder, "--codegen", "clang-rv32")
         (folder / "counted.json").write_text(json.dumps(counted))
         before = {}
         if arguments.against:
@@ -115,46 +111,33 @@ def _kernels(text: str, function: str) -> str:
 
 def _counted(network: Path, ops: set[str]) -> Counter[str]:
     """Instructions in kernels and what they call, by the op function that has called them."""
-    symbols = {address: name for name, address in symbols_of(network.read_bytes(), FUNCTION)}
-    symbols = dict(sorted(symbols.items()))
-    starts, names = list(symbols), list(symbols.values())
-    first = min(start for start, name in symbols.items() if name in ops)
-    reported = [
-        *MACHINE,
-        "-dfilter",
-        f"{first:#x}..{starts[-1] + 0x10000:#x}",
-        "-D",
-        "/dev/stderr",
-        str(network),
-    ]
-    counts: Counter[str] = Counter()
-    op, in_kernel = "", False
+    program = Program(network)
+    first, last = min(program.functions[name][0] for name in ops), program.spans[-1][1]
+    reported = [*MACHINE, "-dfilter", f"{first:#x}..{last:#x}", "-D", "/dev/stderr", str(network)]
+    runs: dict[str, Counter[tuple[int, int]]] = defaultdict(Counter)
+    op, in_kernel, before, known = "", False, 0, dict[str, tuple[int, str]]()
     with subprocess.Popen(reported, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
-            name = names[bisect_right(starts, int(line.split("/")[1], 16)) - 1]
+            text = line.split("/", 2)[1]
+            if text not in known:
+                known[text] = int(text, 16), program.function(int(text, 16))
+            at, name = known[text]
+            if before:
+                runs[op][before, at] += 1
             if name in ops:
                 op, in_kernel = name, False
             elif name in ("pt_fork", "pt_alone"):
                 in_kernel = True
-            elif in_kernel:
-                counts[op] += 1
+            before = at if in_kernel and name not in ("pt_fork", "pt_alone") else 0
     if process.returncode not in (0, 1):
         raise RuntimeError(f"{network} ended with {process.returncode}")
-    return counts
-
-
-def symbols_of(elf: bytes, *kinds: int) -> Iterator[tuple[str, int]]:
-    """Name and address of the symbols of an ELF file of 32 bits that are of these kinds, or of all."""
-    sections, count = int.from_bytes(elf[32:36], "little"), int.from_bytes(elf[48:50], "little")
-    headers = [unpack_from("<10I", elf, sections + 40 * number) for number in range(count)]
-    for _, kind, _, _, offset, size, link, *_ in headers:
-        if kind == SYMBOL_TABLE:
-            names = headers[link][4]
-            for name, value, _, info, _, _ in iter_unpack("<IIIBBH", elf[offset : offset + size]):
-                if not kinds or info & 15 in kinds:
-                    first = names + name
-                    yield elf[first : elf.index(b"\0", first)].decode(), value
+    lengths = {
+        run: len(list(program.straight(*run))) for run in {run for found in runs.values() for run in found}
+    }
+    return Counter(
+        {op: sum(lengths[run] * times for run, times in found.items()) for op, found in runs.items()}
+    )
 
 
 if __name__ == "__main__":

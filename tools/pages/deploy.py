@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/deploy.md: functions of an exported project, and whole iterations on the RTL."""
+"""docs/deploy.md: functions of an exported project, its instructions, whole iterations on the RTL."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from deploy.program.network_text import ops_text
 from deploy.project.network_files import programs_of
 from pulptrain.given.settings import Settings
 from pulptrain.running.session import prepare
+from tools.deployed import instructions
 from tools.pages import error_bars
 from tools.pages.page import Page
 
@@ -23,4 +24,21 @@ def functions() -> str:
     return "\n".join(["```c", "\n\n".join(parts), "```"])
 
 
-PAGE = Page("docs/deploy.md", {"functions": functions, "iterations": error_bars.iterations})
+def tables() -> str:
+    """The first op of the tutorial's network as a table."""
+    schedule = prepare("tutorial-cnn", Settings(form="tables")).schedule
+    (program,) = programs_of([schedule], c_calls, [])
+    text = ops_text(program.statements.ops, program.functions, program.buffers, program.groups)
+    begin = text.index("static uint32_t")
+    return "\n".join(["```c", text[begin : text.index("\n    0,", begin)] + "\n    0,\n    ...", "```"])
+
+
+PAGE = Page(
+    "docs/deploy.md",
+    {
+        "tables": tables,
+        "functions": functions,
+        "instructions": instructions.page,
+        "iterations": error_bars.iterations,
+    },
+)

@@ -15,7 +15,8 @@ Lines that are read, and who prints them; `docs/measured-logs.md` has an example
 - ``BENCH train_cycles=N opt_cycles=N``, with ``_hi`` and ``_lo`` where they are 64 bits: over all optimizer
   steps, as many as ``N_TRAIN_STEPS=`` above says, by the training harness of Deeploy
   (``DeeployTest/Platforms/*/src/deeploytraintest.c``; pull request 174 and its successors).
-- ``op NAME N`` and ``NAME.STEP N``, with or without ``cycles`` behind: for programs of one's own.
+- ``op NAME N`` and ``NAME.STEP N``, with or without ``cycles`` behind: projects of ``pulptrain deploy``, in
+  every iteration, and programs of one's own. With a unit of time or ``host ticks`` behind they are refused.
 
 A table is CSV with columns ``op`` (or ``name``, or ``layer`` and ``step``) and ``cycles``; a row without
 cycles was not measured.
@@ -31,7 +32,7 @@ from statistics import median
 
 from configs.errors import InputError
 from configs.limits import CSV_BYTES_PER_BYTE, check_file_size
-from configs.values import Struct
+from configs.values import Struct, replace
 from traces.csv_file import LARGEST
 
 ITERATION, TRAIN, OPTIMIZER = "iteration", "train_cycles", "opt_cycles"
@@ -57,7 +58,9 @@ _TILE = re.compile(
 )
 _STEPS = re.compile(r"N_TRAIN_STEPS=([1-9]\d{0,9})\b")
 _BENCH = re.compile(r"\b(train_cycles|opt_cycles)(_hi|_lo)?=(\S+)")
-_NAMED = re.compile(r"(?:op (\S+)|(\S+\.(?:FW|LOSS|IG|WG|BW|UPD)\w*))[ \t:=]+(\S+)(?: cycles)?\Z")
+_NAMED = re.compile(
+    r"(?:op (\S+)|(\S+\.(?:FW|LOSS|IG|WG|BW|UPD)\w*))[ \t:=]+(\S+?)(?: cycles| ?([mnuµ]?s|host ticks))?\Z"
+)
 
 _CURE = (
     "use lines or columns as in docs/measured-logs.md, or the table that `pulptrain new measured.csv` writes"
@@ -67,13 +70,21 @@ _CURE = (
 class Measured(Struct, frozen=True):
     """What was measured under a name; `where` is the ``file:line`` of the first time.
 
-    A `node` is one of a graph that has nodes of their own for its gradients.
+    A `node` is one of a graph that has nodes of their own for its gradients. Samples of `iterations` are in
+    the order of a program.
     """
 
     name: str
     where: str
     samples: tuple[float, ...]
     node: bool = False
+    iterations: bool = False
+
+    def like(self, icache: str) -> Measured:
+        """With the samples whose code caches were those of a run: cold in the first, else the later ones."""
+        if not self.iterations or len(self.samples) == 1:
+            return self
+        return replace(self, samples=self.samples[:1] if icache == "cold" else self.samples[1:])
 
     @property
     def cycles(self) -> int:
@@ -102,7 +113,10 @@ def read_log(path: Path) -> tuple[Measured, ...]:
     named: dict[str, tuple[str, list[float]]] = {}
     for name, where, cycles in _of_table(path, lines, columns) if columns else _of_text(path, lines, nodes):
         named.setdefault(name, (where, []))[1].append(cycles)
-    measured = [Measured(name, where, tuple(samples)) for name, (where, samples) in named.items()]
+    measured = [
+        Measured(name, where, tuple(samples), iterations=not columns)
+        for name, (where, samples) in named.items()
+    ]
     measured += [Measured(name, tiles.where, (tiles.cycles(),), node=True) for name, tiles in nodes.items()]
     if not measured:
         raise InputError("the file has no measured cycles", where=str(path), cure=_CURE)
@@ -195,6 +209,12 @@ def _of_text(path: Path, lines: Sequence[str], nodes: dict[str, _Tiles]) -> Iter
         elif line.startswith("BENCH "):
             yield from _of_bench(line, where, train_steps)
         elif heading := _NAMED.match(line):
+            if heading[4]:
+                raise InputError(
+                    f"{heading[1] or heading[2]} was measured in {heading[4]}, not in cycles",
+                    where=where,
+                    cure="measure cycles of the cluster's clock: on the board, in RTL or in GVSoC",
+                )
             yield heading[1] or heading[2], where, _number(heading[3], where)
 
 

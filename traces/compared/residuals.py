@@ -173,12 +173,14 @@ class Residuals(Struct, frozen=True):
 
     def _in_bars(self) -> str:
         """How many measurements lie within the error bars of what is predicted; "" where no bar is known."""
-        told = [row.within_bar for row in self.counted if row.within_bar is not None]
-        if not told:
+        found = [row for row in self.counted if row.within_bar is not None]
+        if not found:
             return ""
-        without = len(self.counted) - len(told)
-        rest = f", {without} without one" if without else ""
-        return f"; {sum(told)} of {counted(len(told), 'row')} within the error bar{rest}"
+        beyond = [row.name for row in found if not row.within_bar]
+        without = len(self.counted) - len(found)
+        rest = f", beyond it {', '.join(collapsed_names(beyond))}" if beyond else ""
+        rest += f", {without} without one" if without else ""
+        return f"; {len(found) - len(beyond)} of {counted(len(found), 'row')} within the error bar{rest}"
 
     def _by_layer(self) -> Table:
         sums: dict[str, list[int]] = {}
@@ -251,7 +253,8 @@ def residuals(
     by_name = _names(summary, in_l1)
     rows: list[tuple[_Held, Measured]] = []
     unmatched = []
-    for item in measured:
+    icache = str(summary.get("icache", "warm"))
+    for item in (each.like(icache) for each in measured):
         held = by_name.get(_plain(f"{item.name}.FW")) if item.node else None
         held = held or by_name.get(_plain(item.name))
         if held is None:

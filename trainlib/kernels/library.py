@@ -554,7 +554,7 @@ def _header(file: Traversable, codegen: str) -> Header:
     for key in ("measured", "fitted"):
         if key in values and not isinstance(values[key], str):
             raise ConfigError(
-                f"'{key}' must name rows of measurements",
+                f"'{key}' must select rows of a CSV file of measurements",
                 where=section.where(key),
                 cure="write FILE COLUMN=VALUE, e.g. mm.csv kernel=mm",
             )

@@ -48,7 +48,7 @@ def wanted_reads(layers: Iterable[LayerSpec], of_model: str | None) -> dict[str,
             wanted[layer.name] = word
         elif word is not None:
             raise ConfigError(
-                f"'backward_reads: {word}' does not apply: {layer.type} computes no gradient from its {word}",
+                f"'backward_reads: {word}' does not apply: the backward pass of {layer.type} reads no {word}",
                 where=where_of(layer),
                 cure=f"backward_reads: {' or '.join(known)}" if known else "remove 'backward_reads'",
             )

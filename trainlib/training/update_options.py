@@ -131,6 +131,6 @@ def _texts(group: Mapping[str, Any], key: str, where: str) -> list[str]:
     names = [given] if isinstance(given, str) else given
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ConfigError(
-            f"'{key}' of a group must be a list of names", where=where, cure=f"write {key}: [...]"
+            f"'{key}' in 'groups' must be a list of names", where=where, cure=f"write {key}: [NAME, NAME]"
         )
     return names

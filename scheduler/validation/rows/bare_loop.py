@@ -85,14 +85,14 @@ def parts(file: str = LISTING) -> Mapping[str, ListingPart]:
             lines.append(line)
             continue
         if match[1] in by_name:
-            raise ConfigError(f"two parts have the name '{match[1]}'", where=f"{path}:{number}")
+            raise ConfigError(f"there are two lines '#@ part {match[1]}'", where=f"{path}:{number}")
         nest = parse_nest(listing_to_nest("\n".join(lines), str(path), first_line), str(path), first_line)
         body = Expander(nest, f"{path}:{first_line}", 4).core_work({}, {}, 0).body
         if name:
             by_name[name] = ListingPart(body, jumps_cycles)
         elif body:
             raise ConfigError(
-                "an instruction stands before the first '# part' line", where=f"{path}:{number}"
+                "an instruction comes before the first line '#@ part NAME'", where=f"{path}:{number}"
             )
         name, first_line, lines = match[1], number + 1, []
         jumps_cycles = int(match[2] or 0) * WIDE_TARGET_CYCLES + int(match[3] or 0) * LATE_RETURN_CYCLES

@@ -14,6 +14,8 @@ from arch.pricing.window_plan import PricingWindow
 from arch.spec.isa import TeamWork
 from arch.spec.soc_config import load_soc
 from trainlib.kernels.catalogue import matmul_work
+from trainlib.kernels.expand import Expander
+from trainlib.kernels.nest import parse_nest
 
 WORKS = [
     ("mm", (7, 5, 9), 8, (0, 4), None),
@@ -41,6 +43,24 @@ def test_a_team_costs_by_its_numbers_what_its_bodies_cost(profile, call):
         by_numbers, by_bodies = (TeamCostModel(timing).price(team, traffic) for team in (work, bodies))
         assert (by_numbers, by_numbers.dma) == (by_bodies, by_bodies.dma)
     assert TeamCostModel(timing).least_cycles(work) == TeamCostModel(timing).least_cycles(bodies)
+
+
+def test_a_nest_that_accesses_only_its_stack_costs_what_its_bodies_cost():
+    """Its numbers are none: words of the stack lie where they lie."""
+    expander = Expander(parse_nest("L*3 for i in 0..N jump { L L A S B! }"), "here")
+    form = expander.form({"N": 14}, expander.placed({}), 100)
+    bodies = TeamWork("stack", (expander.work(form),) * 8)
+    numbers = _ByNumbers("stack", bodies.cores)
+    object.__setattr__(numbers, "numbers", form)
+    by_numbers, by_bodies = (
+        TeamCostModel(load_soc("pulp-open", "rtl")).price(team) for team in (numbers, bodies)
+    )
+    assert by_numbers == by_bodies
+
+
+class _ByNumbers(TeamWork):
+    def form(self, member):
+        return self.numbers
 
 
 @pytest.mark.parametrize("profile", ["rtl", "gvsoc"])

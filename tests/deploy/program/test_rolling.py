@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.programs.rolling import Leaf, Loop, Node, places_of, rolled
+from scheduler.programs.rolling import Leaf, Loop, Node, places_of, rolled, table_nodes
 
 
 def shape(nodes: tuple[Node, ...]) -> str:
@@ -55,3 +55,13 @@ def unrolled(nodes: Sequence[Node], *around: tuple[Loop, int]) -> Iterator[tuple
 @given(st.lists(st.sampled_from("ABC"), max_size=60))
 def test_unrolled_it_is_what_it_was(forms: list[str]) -> None:
     assert [*unrolled(rolled(forms))] == [*enumerate(forms)]
+
+
+@given(st.lists(st.sampled_from("ABC"), max_size=60))
+def test_a_table_executes_what_is_rolled(forms: list[str]) -> None:
+    assert [*unrolled(tuple(table_nodes(rolled(forms))))] == [*enumerate(forms)]
+
+
+def test_a_table_has_two_turns_in_one_and_short_loops_written_out() -> None:
+    assert shape(tuple(table_nodes(rolled("PLKSLKSLKSLKSLKSW")))) == "P 2(L K S L K S) L K S W"
+    assert shape(tuple(table_nodes(rolled("PLKSLKSLKSW")))) == "P L K S L K S L K S W"

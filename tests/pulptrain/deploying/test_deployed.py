@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 
 from pulptrain.__main__ import run
+from pulptrain.deploying.deployed import EXPORTED, as_chosen
+from pulptrain.given.settings import Settings
+from pulptrain.running.session import prepare
+from scheduler.schedule import build_schedule
 from shared.exported import made
 
 MODEL = """name: small
@@ -42,6 +46,31 @@ def test_the_same_again_is_the_same_byte_by_byte(model: str, capsys: pytest.Capt
     assert said["peak_bytes"]["l1"] > 0
     assert "relu_fw" in said["c_kernels"]
     assert said["iterations"] == 2
+
+
+def test_a_schedule_is_priced_with_the_kernels_of_the_project_too(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["deploy", model, "--out", "net", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["codegen"] == "clang-xpulp"
+    assert said["exported_cycles"] > said["cycles"]  # a core without Xpulp
+    assert run(["deploy", model, "--out", "net", "--json", "--codegen", EXPORTED]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["exported_cycles"] == said["cycles"]
+
+
+@pytest.mark.parametrize("codegen", ["clang-xpulp", EXPORTED])
+@pytest.mark.parametrize("settings", [Settings(), Settings(buffering="best", l1="12KiB")])
+def test_what_was_chosen_is_chosen_again_whatever_the_kernels(settings: Settings, codegen: str) -> None:
+    made = prepare("simple-mlp", settings)
+    chosen = made.schedule
+    again = build_schedule(chosen.graph, made.timing, made.cost_model, as_chosen(chosen, codegen))
+    assert again.resident == chosen.resident
+    for one, other in zip(again.ops, chosen.ops, strict=True):
+        assert (one.kernel, one.layout) == (other.kernel, other.layout)
+        assert (one.tiling.sizes, one.tiling.order) == (other.tiling.sizes, other.tiling.order)
+        assert one.tiling.buffers == other.tiling.buffers
 
 
 def test_an_earlier_export_is_replaced_whole(model: str) -> None:

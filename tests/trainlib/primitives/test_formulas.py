@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+from functools import partial, wraps
+
 import numpy as np
 import pytest
 
 from shared.oracle_formulas import cells, elementwise, losses, norms, optimizers, rows
-from shared.primitive_harness import all_cases, build
+from shared.primitive_harness import Case, all_cases, build, check_reference, check_tiles
+from trainlib.primitives.definition import Example
 from trainlib.primitives.formulas import wide
+from trainlib.primitives.norms.norm_lowering import NormForward, NormInputGradient, NormWeightGradient
 from trainlib.primitives.recurrent import gru, lstm, rnn
 from trainlib.registry import step_of
 
@@ -59,3 +63,31 @@ def test_a_cell_and_the_same_in_other_words(name: str, module) -> None:
         assert ours.keys() == truth.keys()
         for role in ours:
             np.testing.assert_allclose(ours[role], truth[role], rtol=1e-12, atol=1e-13, err_msg=role)
+
+
+NORM = {"eps": 0.01}
+FW, WG, IG = NormForward, NormWeightGradient, NormInputGradient
+DEFECTS = {
+    "epsilon left out": (FW, lambda right, *a, eps, **k: right(*a, eps=0 * eps, **k)),
+    "mean over one element less": (FW, lambda right, *a, count, **k: right(*a, count=count - 1, **k)),
+    "offset with the wrong sign": (FW, lambda right, *a, b, **k: right(*a, b=-b, **k)),
+    "scale left out": (FW, lambda right, *a, w, **k: right(*a, w=None, **k)),
+    "both means left out of dx": (IG, lambda right, *a, count, **k: right(*a, count=1e9, **k)),
+    "mean of g left out of dx": (IG, lambda right, *a, mean, x, **k: right(*a, x=x - mean, **k)),
+    "dw without the mean": (WG, lambda right, *a, mean, **k: right(*a, **k)),
+    "db doubled": (WG, lambda right, *a, **k: right(*a, **k) | {"db": 2 * right(*a, **k)["db"]}),
+}
+"""What may be wrong in a row program: tile and reference compute it alike, only PyTorch can tell."""
+
+
+@pytest.mark.needs_torch
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_wrong_formula_is_seen_by_pytorch(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lowering, wrong = DEFECTS[defect]
+    case = Case("layer_norm", 0, Example(NORM, ((5, 6),)), "fp32", 2)
+    check_reference(case)
+    right = lowering.formula
+    monkeypatch.setattr(lowering, "formula", staticmethod(wraps(right)(partial(wrong, right))))
+    check_tiles(case)
+    with pytest.raises(AssertionError, match="off by"):
+        check_reference(case)

@@ -120,8 +120,8 @@ class WholeRows(RowPasses):
 def _loop(arrays: str, moves: str, compute: Callable[..., Any]) -> RowLoop:
     letters = {place: name for name, place in (item.split(":") for item in arrays.split())}
     reads, writes = ("".join(letters[place] for place in side.split()) for side in moves.split("->"))
-    of_rows = "".join(letters[place] for place in letters if place in VECTORS)
-    return RowLoop(compute, reads, writes, of_rows)
+    places = {letter: "r" if place in VECTORS else "r*M + i" for place, letter in letters.items()}
+    return RowLoop(compute, reads, writes, places, rows=("N",), elements=("M",))
 
 
 class Rows(LeadingBoxes):

@@ -163,9 +163,16 @@ class RowProducts(Strategy):
         def calls() -> list[KernelCall]:
             made = [*transposes(tile, arrangement), product(tile, arrangement, result, written.shape)]
             if tile.adds_bias:
-                elements = tile.count(*rows, "co")
+                elements, term = tile.count(*rows, "co"), tile.count("co")
                 made.append(
-                    vector_add_call(tile.choice, total="y", term=BIAS, elements=elements, dtype=tile.dtype)
+                    vector_add_call(
+                        tile.choice,
+                        total="y",
+                        term=BIAS,
+                        elements=elements,
+                        dtype=tile.dtype,
+                        repeated=term < elements,
+                    )
                 )
             if tile.bias_gradient:
                 build = TileBuilder(tile.choice, tile.dtype)

@@ -93,7 +93,7 @@ def _add_call(
 
     nest = "add_nd"
     if all(prod(shape) == prod(whole) for shape in shapes):
-        nest, sizes = VECTOR_ADD, {"elements": prod(whole)}
+        nest, sizes = VECTOR_ADD, {"elements": prod(whole), "repeated": 0}
         arrays = {name: Piece(role) for name, role in zip("XGY", roles, strict=True)}
     return kernel_call(choice, nest, sizes, arrays, roles[:2], (roles[2],), function, dtype)
 

@@ -52,7 +52,7 @@ class PositionForward(LeadingBoxes):
             if "x" in area.op:
                 x = replace(y, name=part("x", sample))
                 arrays = {"X": x, "G": w, "Y": y}
-                build.run(VECTOR_ADD, arrays, (x, w), (y,), np.add, elements=prod(w.shape))
+                build.run(VECTOR_ADD, arrays, (x, w), (y,), np.add, elements=prod(w.shape), repeated=0)
             else:
                 build.copy(w, y)
 

@@ -126,7 +126,8 @@ def _nests(attributes: Mapping[str, Any], shape: Shape) -> LossNests:
         "soft": int(attributes["labels"] == "soft"),
     }
     if len(shape) == 2 and not (sizes["weighted"] or sizes["ignoring"] or sizes["smoothed"]):
-        return LossNests("cross_entropy_fw", "cross_entropy_bw", per_sample=True)
+        own = {"soft": sizes["soft"]}
+        return LossNests("cross_entropy_fw", "cross_entropy_bw", own, per_sample=True)
     return LossNests("cross_entropy_rows_fw", "cross_entropy_rows_bw", sizes, cut=may_cut(attributes, shape))
 
 

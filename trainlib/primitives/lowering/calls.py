@@ -90,17 +90,20 @@ def factors(a: str, b: str, n: int, k: int, m: int, *, trans_b: bool) -> tuple[P
 
 
 def vector_add_call(
-    choice: KernelChoice, *, total: str | Piece, term: str | Piece, elements: int, dtype: DType = FP32
+    choice: KernelChoice,
+    *,
+    total: str | Piece,
+    term: str | Piece,
+    elements: int,
+    dtype: DType = FP32,
+    repeated: bool = False,
 ) -> KernelCall:
-    """total += term, forked; a `term` shorter than `total` repeats (a bias added to each row).
-
-    A shorter term costs what one as long as the total does.
-    """
+    """total += term, forked; a term shorter than the total is `repeated` (a bias added to each row)."""
     arrays = {"X": total, "G": term, "Y": total}
     return kernel_call(
         choice,
         VECTOR_ADD,
-        {"elements": elements},
+        {"elements": elements, "repeated": int(repeated)},
         arrays,
         (total, term),
         (total,),

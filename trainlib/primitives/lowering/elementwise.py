@@ -25,7 +25,7 @@ from trainlib.kernels.library import LIBRARY
 from trainlib.primitives.definition import Shape, Values
 from trainlib.primitives.lowering.axes import LEADING, ONE, Area, Axes, AxesLowering
 from trainlib.primitives.lowering.boxes import leading_extents
-from trainlib.primitives.lowering.calls import BATCH
+from trainlib.primitives.lowering.calls import BATCH, VECTOR_ADD
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.lowering.pieces import TileBuilder
 
@@ -79,7 +79,7 @@ def vector_call(
     return kernel_call(
         choice,
         nest,
-        {"elements": elements, **sizes},
+        {"elements": elements, **({"repeated": 0} if nest == VECTOR_ADD else {}), **sizes},
         arrays,
         reads,
         writes,

@@ -104,7 +104,12 @@ class TileBuilder:
     def add(self, total: Piece, term: Piece) -> None:
         """`vector_add_call` of pieces."""
         choice, dtype, elements = self.choice, self.dtype, prod(total.shape)
-        self.call(lambda: vector_add_call(choice, total=total, term=term, elements=elements, dtype=dtype))
+        repeated = prod(term.shape) < elements
+        self.call(
+            lambda: vector_add_call(
+                choice, total=total, term=term, elements=elements, dtype=dtype, repeated=repeated
+            )
+        )
 
     def column_sum(self, source: Piece, target: Piece) -> None:
         """target[m] = sum over all other dimensions of source[..., m]: the gradient of a bias, one fork."""

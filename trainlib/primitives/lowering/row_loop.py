@@ -15,16 +15,24 @@ from trainlib.ir.steps import Array
 class RowLoop(Struct, frozen=True):
     """What `formula` makes of the arrays `reads` of a nest, in this order, are its arrays `writes`.
 
-    Arrays are matrices [rows, elements]; those `of_rows` have one number a row. Where there are none,
-    any element is a row of its own. An array of several `parts`, one behind the other, is a tuple to the
-    formula. Rows (or elements) go over the cores.
+    Arrays are matrices [rows, elements], or have one number a row or an element. `places` says where an
+    element lies, in indices and `sizes`: ``r*M + i``, ``r``. Index ``r`` counts what goes over the cores, the
+    first of `rows`, ``i`` the last of `elements`, ``s`` a loop between them. Without rows any element is one.
+    An array of several `parts`, one behind the other, is a tuple to the formula. `numbers` are arguments
+    beside the arrays; `mark` tells apart programs of one nest; tiles compute in float64 if `wide`, C in fp32.
     """
 
     formula: Callable[..., Any]
     reads: str
     writes: str
-    of_rows: str = ""
+    places: Mapping[str, str] = {}
+    rows: tuple[str, ...] = ()
+    elements: tuple[str, ...] = ("elements",)
+    sizes: Mapping[str, int] = {}
     parts: Mapping[str, int] = {}
+    numbers: Mapping[str, float] = {}
+    mark: str = ""
+    wide: bool = False
 
     def compute(self, values: Mapping[str, Array], axis: int = 0) -> dict[str, Array]:
         """The arrays written from those read, by name; parts lie along `axis`."""

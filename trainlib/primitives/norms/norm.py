@@ -250,65 +250,69 @@ def norm_plan(
     )
 
 
+STATISTICS = ("mean", "inv_std", "var", "mean_g", "mean_gx")
+PARAMETERS = ("w", "b", "dw", "db")
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A box, or a whole tensor, as a matrix [rows, elements]: one row per mean. Results have its dtype."""
+    """Boxes beside a box of x as the row programs see them: float64 matrices [rows, elements].
+
+    A row shares a mean; `of_parameters` it shares a parameter. Results have the dtype of the box.
+    """
 
     geometry: NormGeometry
+    box: Array
+    of_parameters: bool = False
 
-    def of(self, box: Array) -> Array:
-        """The matrix, float64."""
-        return self._turned(box).astype(np.float64).reshape(self._rows(box), -1)
-
-    def back(self, matrix: Array, box: Array) -> Array:
-        """A box of the shape of another."""
-        shape = box.shape
-        if self.geometry.family == "batch":
-            turned = matrix.reshape(shape[1], shape[0], *shape[2:]).swapaxes(0, 1)
-            return np.ascontiguousarray(turned).astype(box.dtype)
-        return matrix.reshape(shape).astype(box.dtype)
-
-    def statistic(self, values: Array, box: Array) -> Array:
-        """One number per row of a box, as the box of a statistic."""
-        if self.geometry.family == "batch":
-            shape: Shape = (len(values),)
-        else:
-            row = self.geometry.family == "row"
-            shape = box.shape[: 1 + len(self.geometry.leading)] if row else (len(box), -1)
-        return values.reshape(shape).astype(box.dtype)
-
-    def parameters(self, values: Array | None, box: Array) -> Array:
-        """w or b of a tile, to be multiplied with or added to a matrix; 1 without parameters."""
-        if values is None:
-            return np.ones((1, 1))
-        wide = values.astype(np.float64)
+    def seen(self, role: str, array: Array) -> Array:
+        """A box of this role."""
+        wide = array.astype(np.float64)
+        if role in STATISTICS:
+            return self._matrix(self._spread(wide)) if self.of_parameters else wide.reshape(-1, 1)
+        if role not in PARAMETERS:
+            return self._matrix(wide)
+        if self.of_parameters or self.geometry.family == "batch":
+            return wide.reshape(-1, 1)
         if self.geometry.family == "row":
             return wide.reshape(1, -1)
+        rows = np.repeat(wide.reshape(-1, self.geometry.of_group), prod(self.box.shape[2:]), axis=1)
+        return np.tile(rows, (len(self.box), 1))
+
+    def stored(self, role: str, matrix: Array) -> Array:
+        """A matrix as the box of this role."""
+        shape = self.box.shape
+        if role in PARAMETERS or role in STATISTICS:
+            column = matrix[:, 0]
+            if role in STATISTICS and self.geometry.family != "batch":
+                row = self.geometry.family == "row"
+                column = column.reshape(
+                    shape[: 1 + len(self.geometry.leading)] if row else (len(self.box), -1)
+                )
+            elif self.geometry.family == "row":
+                column = column.reshape(shape[1 + len(self.geometry.leading) :])
+            return column.astype(self.box.dtype)
         if self.geometry.family == "batch":
-            return wide[:, None]
-        rows = np.repeat(wide.reshape(-1, self.geometry.of_group), prod(box.shape[2:]), axis=1)
-        return np.tile(rows, (len(box), 1))
+            turned = matrix.reshape(shape[1], shape[0], *shape[2:]).swapaxes(0, 1)
+            return np.ascontiguousarray(turned).astype(self.box.dtype)
+        return matrix.reshape(shape).astype(self.box.dtype)
 
-    def parameter_sums(self, matrix: Array, shape: Shape, box: Array) -> Array:
-        """Sum of a matrix over everything that shares a parameter."""
-        if self.geometry.family == "row":
-            sums = matrix.sum(axis=0)
-        elif self.geometry.family == "batch":
-            sums = matrix.sum(axis=1)
-        else:
-            sums = matrix.reshape(len(box), -1, prod(box.shape[2:])).sum(axis=(0, 2))
-        result: Array = sums.reshape(shape).astype(box.dtype)
-        return result
+    def _matrix(self, box: Array) -> Array:
+        shape, geometry = box.shape, self.geometry
+        if geometry.family == "row":
+            matrix = box.reshape(prod(shape[: 1 + len(geometry.leading)]), -1)
+            return matrix.T if self.of_parameters else matrix
+        if geometry.family == "batch" or self.of_parameters:
+            return box.swapaxes(0, 1).reshape(shape[1], -1)
+        return box.reshape(shape[0] * (shape[1] // geometry.of_group), -1)
 
-    def _turned(self, box: Array) -> Array:
-        return box.swapaxes(0, 1) if self.geometry.family == "batch" else box
-
-    def _rows(self, box: Array) -> int:
-        if self.geometry.family == "batch":
-            return int(box.shape[1])
-        if self.geometry.family == "row":
-            return prod(box.shape[: 1 + len(self.geometry.leading)])
-        return int(box.shape[0] * (box.shape[1] // self.geometry.of_group))
+    def _spread(self, statistic: Array) -> Array:
+        """One number for every element of the box."""
+        if self.geometry.family == "group":
+            statistic = np.repeat(statistic, self.geometry.of_group, axis=1)
+        lead = (1, *statistic.shape) if self.geometry.family == "batch" else statistic.shape
+        shape = (*lead, *(1,) * (self.box.ndim - len(lead)))
+        return np.broadcast_to(statistic.reshape(shape), self.box.shape)
 
 
 @lru_cache(KEPT_GEOMETRIES)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,16 +21,19 @@ from trainlib.ir.access import Index
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Region, Tensors, part
 from trainlib.primitives.definition import Shape, Values
+from trainlib.primitives.formulas import Formula, parameters
 from trainlib.primitives.lowering.axes import Area, Axes, AxesLowering
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.lowering.pieces import TileBuilder
-from trainlib.primitives.norms.norm import Rows, geometry_of
-
-_STATISTICS = ("mean", "inv_std", "var", "mean_g", "mean_gx")
-_PARAMETERS = ("w", "b", "dw", "db")
+from trainlib.primitives.lowering.row_loop import RowLoop
+from trainlib.primitives.norms import norm_formulas as formulas
+from trainlib.primitives.norms.norm import PARAMETERS, STATISTICS, Rows, geometry_of
 
 Regions = tuple[Region, Region, Region]
 """Boxes of x, of the statistics and of the parameters."""
+
+MARKED = ("w", "b", "dw", "db", "mean_g", "mean_gx")
+"""Roles that a norm may lack, and so belong to the name of a kernel."""
 
 Nest = tuple[str, dict[str, int], dict[str, Piece]]
 """Name, sizes and arrays of the nest of a call."""
@@ -42,8 +46,14 @@ def _size(extent: Extent) -> int:
 class NormLowering(AxesLowering):
     """What the steps share: a call per tile or per sample, and how its nest sees the arrays.
 
-    Extents are those of a step that has its means to itself.
+    Extents are those of a step that has its means to itself. `formula` is the row program, of what lies in
+    the arrays `streams` of the nest.
     """
+
+    formula: Formula
+    streams: Mapping[str, str]
+    of_parameters = False
+    """Whether a row of the program shares a parameter, not a mean."""
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples and rows or groups, or channels."""
@@ -52,9 +62,9 @@ class NormLowering(AxesLowering):
     def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
         """Those of x, of the statistics or of the parameters."""
         image, statistics, parameters = geometry_of(op).axes()
-        if role in _STATISTICS:
+        if role in STATISTICS:
             return statistics
-        return parameters if role in _PARAMETERS or role.startswith("running") else image
+        return parameters if role in PARAMETERS or role.startswith("running") else image
 
     def dimensions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """With all of the norm."""
@@ -76,37 +86,96 @@ class NormLowering(AxesLowering):
         """What a call is priced by."""
         raise NotImplementedError
 
-    def results(self, op: Op, values: Values) -> Values:
-        """What a call makes of what it reads, by role; it may make more than is written."""
-        raise NotImplementedError
+    def results(self, op: Op, values: Values, *, whole: bool = False) -> Values:
+        """What a call makes of what it reads, by role; or of `whole` tensors."""
+        box = values["x" if "x" in values else "dy"]
+        rows = Rows(geometry_of(op), box, self.of_parameters)
+        known = parameters(self.formula)
+        seen = {role: rows.seen(role, array) for role, array in values.items() if role in known}
+        made = self.formula(**seen, **self._numbers(op, whole=whole))
+        return {role: rows.stored(role, array) for role, array in made.items() if role in op.writes}
 
     def reference(self, op: Op, values: Values) -> Values:
         """The same on whole tensors, in their dtype."""
-        return self.results(op, values)
+        return self.results(op, values, whole=True)
+
+    def _numbers(self, op: Op, *, whole: bool = False) -> dict[str, Any]:
+        geometry = geometry_of(op)
+        known = {
+            "eps": op.attributes["eps"],
+            "count": float(geometry.elements),
+            "one_inverse": geometry.family == "batch" or (geometry.family == "group" and not whole),
+            "one_w": geometry.family == "batch" or geometry.per_channel,
+            "of_batch": geometry.family == "batch",
+        }
+        return {name: number for name, number in known.items() if name in parameters(self.formula)}
+
+    def _program(self, op: Op, image: Region, sample: int | None) -> RowLoop:
+        """What a call computes, as C is made of it."""
+        outer: tuple[str, ...]
+        inner: tuple[str, ...]
+        geometry, sizes, known = geometry_of(op), self.sizes(op, image), parameters(self.formula)
+        letters = {role: letter for letter, role in self.arrays_of(op).items()}
+        read = [role for role in self.read(op, sample) if role in known]
+        written, numbers = self.written(op), self._numbers(op)
+        fixed = {name: numbers.pop(name) for name in ("one_inverse", "one_w", "of_batch") if name in numbers}
+
+        def formula(*arrays: Any, **given: Any) -> Any:
+            made = self.formula(**dict(zip(read, arrays, strict=True)), **given, **fixed)
+            return tuple(made[role] for role in written) if len(written) > 1 else made[written[0]]
+
+        outer, inner, of_mean, of_parameter = ("rows",), ("elements",), "r", "r"
+        image_place = "r*elements + i"
+        if geometry.family == "row" and self.of_parameters:
+            outer, inner, image_place, of_mean = ("elements",), ("rows",), "i*elements + r", "i"
+        elif geometry.family == "row":
+            of_parameter = "i"
+        elif geometry.family == "batch":
+            inner, image_place = ("segments", "elements"), "r*elements + s*rows*elements + i"
+        elif not geometry.per_channel:
+            image_place, of_parameter = "r*segments*elements + s*elements + i", "r*segments + s"
+            outer, inner = (
+                (("rows", "segments"), inner) if self.of_parameters else (outer, ("segments", *inner))
+            )
+        kinds = {**dict.fromkeys(STATISTICS, of_mean), **dict.fromkeys(PARAMETERS, of_parameter)}
+        family = "instance" if geometry.per_channel else geometry.family
+        words = [family, *(role for role in dict.fromkeys((*read, *written)) if role in MARKED)]
+        words += ["adds"] * (not {*read}.isdisjoint(written)) + ["rms"] * (not geometry.centred)
+        return RowLoop(
+            formula,
+            "".join(letters[role] for role in read),
+            "".join(letters[role] for role in written),
+            {letters[role]: kinds.get(role, image_place) for role in (*read, *written)},
+            rows=outer,
+            elements=inner,
+            sizes={name: sizes[name] for name in ("rows", "segments", "elements")},
+            numbers=numbers,
+            mark="".join(f"_{word}" for word in words),
+            wide=True,
+        )
+
+    def arrays_of(self, op: Op) -> Mapping[str, str]:
+        """Roles in the arrays of the nest."""
+        return self.streams
 
     def calls(self, op: Op, tensors: Tensors, regions: Regions, choice: KernelChoice) -> list[KernelCall]:
         """One per tile, or per sample."""
         geometry, image = geometry_of(op), regions[0]
         samples = range(_size(image[0])) if geometry.family == "group" else (None,)
-        return [self._call(op, self.nest(op, tensors, image, sample), sample, choice) for sample in samples]
+        return [self._call(op, tensors, image, sample, choice) for sample in samples]
 
-    def details(self, op: Op, sample: int | None) -> dict[str, Any]:
-        """What a call knows beside its arrays: elements of a mean, whether sums are added to others."""
-        return {
-            "mean_of": lambda: geometry_of(op).elements,
-            "of_batch": lambda: int(geometry_of(op).family == "batch"),
-            "adds": int(bool(sample)),
-        }
-
-    def _call(self, op: Op, nest: Nest, sample: int | None, choice: KernelChoice) -> KernelCall:
+    def _call(
+        self, op: Op, tensors: Tensors, image: Region, sample: int | None, choice: KernelChoice
+    ) -> KernelCall:
         reads, writes = self.read(op, sample), self.written(op)
 
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
             made = self.results(op, dict(zip(reads, arrays, strict=True)))
             return tuple(made[role] for role in writes)
 
-        buffers, details = (_named(reads, sample), _named(writes, sample)), self.details(op, sample)
-        return kernel_call(choice, *nest, *buffers, function, details=details)
+        nest, buffers = self.nest(op, tensors, image, sample), (_named(reads, sample), _named(writes, sample))
+        program = self._program(op, image, sample)
+        return kernel_call(choice, *nest, *buffers, function, details={"rows": program})
 
     def compute(self, area: Area, build: TileBuilder) -> None:
         """Boxes of x, of the statistics and of the parameters that belong together."""
@@ -149,7 +218,7 @@ class NormLowering(AxesLowering):
             strides, shared = (sizes["segments"] * elements, elements, 1), (sizes["segments"], 1, 0)
         placed = {}
         for name, role in streams.items():
-            kind = (1,) if role in _STATISTICS else shared if role in _PARAMETERS else strides
+            kind = (1,) if role in STATISTICS else shared if role in PARAMETERS else strides
             held = role if role in op else op.writes[0]  # a stand-in the nest does not touch in this call
             placed[name] = Piece(_buffer(held, sample), strides=kind, dtype=tensors[op[held]].dtype)
         return placed
@@ -157,7 +226,7 @@ class NormLowering(AxesLowering):
 
 def _buffer(role: str, sample: int | None) -> str:
     """The buffer of a role in the call of one sample; parameters belong to all samples."""
-    return role if sample is None or role in _PARAMETERS else part(role, sample, sample + 1)
+    return role if sample is None or role in PARAMETERS else part(role, sample, sample + 1)
 
 
 def _named(roles: Sequence[str], sample: int | None) -> tuple[str, ...]:
@@ -183,6 +252,9 @@ def _instance_nest(
 class NormForward(NormLowering):
     """FW: y, saved statistics, running statistics."""
 
+    formula = staticmethod(formulas.forward)
+    streams = MappingProxyType({"X": "x", "Y": "y", "M": "mean", "R": "inv_std", "W": "w", "B": "b"})
+
     def read(self, op: Op, sample: int | None) -> Sequence[str]:
         """All but the running statistics."""
         return tuple(role for role in ("x", "w", "b") if role in op)
@@ -201,8 +273,7 @@ class NormForward(NormLowering):
 
     def nest(self, op: Op, tensors: Tensors, image: Region, sample: int | None) -> Nest:
         """The library's instance norm, or an estimate."""
-        streams = {"X": "x", "Y": "y", "M": "mean", "R": "inv_std", "W": "w", "B": "b"}
-        sizes, arrays = self.sizes(op, image), self.arrays(op, tensors, image, streams, sample)
+        sizes, arrays = self.sizes(op, image), self.arrays(op, tensors, image, self.streams, sample)
         if geometry_of(op).per_channel:
             return _instance_nest("instnorm_fw", sizes, arrays, "XY", "W")
         return "norm_fw", sizes, arrays
@@ -211,26 +282,12 @@ class NormForward(NormLowering):
         """With the running statistics afterwards; in prediction they are the ones used."""
         if op.attributes.get("inference") and "running_mean" in values:
             known = known_statistics(op, values)
-            return {**known, **normalised(op, {**values, **known})}
+            return {**known, **APPLY.results(op, {**values, **known})}
         if not geometry_of(op).centred:
-            inverse = {"inv_std": _inverse_of_squares(op, values["x"])}
-            return {**inverse, **normalised(op, {**values, **inverse})}
+            inverse = RMS.results(op, values)
+            return {**inverse, **APPLY.results(op, {**values, **inverse})}
         made = self.results(op, values)
         return made if "running_mean" not in values else {**made, **_running(op, {**values, **made})}
-
-    def results(self, op: Op, values: Values) -> Values:
-        """By way of mean and deviation of every row."""
-        rows, x = Rows(geometry_of(op)), values["x"]
-        matrix = rows.of(x)
-        mean = matrix.sum(axis=1) / matrix.shape[1]
-        offset = matrix - mean[:, None]
-        variance = np.einsum("re,re->r", offset, offset) / matrix.shape[1]
-        deviation = np.sqrt(variance + op.attributes["eps"])
-        result = (matrix - mean[:, None]) / deviation[:, None] * rows.parameters(values.get("w"), x)
-        if "b" in values:
-            result = result + rows.parameters(values["b"], x)
-        statistics = {"mean": rows.statistic(mean, x), "inv_std": rows.statistic(1 / deviation, x)}
-        return {"y": rows.back(result, x), **statistics}
 
     def _rms_calls(self, op: Op, tensors: Tensors, image: Region, choice: KernelChoice) -> list[KernelCall]:
         sizes, streams = self.sizes(op, image), {"X": "x", "Y": "y", "W": "w"}
@@ -239,22 +296,11 @@ class NormForward(NormLowering):
         reads = ("x", "inv_std", *(("w",) if "w" in op else ()))
 
         def scale(given: Sequence[Array]) -> tuple[Array, ...]:
-            return (normalised(op, dict(zip(reads, given, strict=True)))["y"],)
+            return (APPLY.results(op, dict(zip(reads, given, strict=True)))["y"],)
 
-        summed = {name: arrays[name] for name in "XR"}
         return [
-            kernel_call(
-                choice,
-                "rmsnorm_sum",
-                sizes,
-                summed,
-                ("x",),
-                ("inv_std",),
-                lambda given: (_inverse_of_squares(op, given[0]),),
-            ),
-            kernel_call(
-                choice, "rmsnorm_scale", sizes, arrays, reads, ("y",), scale, details=self.details(op, None)
-            ),
+            RMS._call(op, tensors, image, None, choice),
+            kernel_call(choice, "rmsnorm_scale", sizes, arrays, reads, ("y",), scale),
         ]
 
     def _running_call(self, op: Op, regions: Regions, choice: KernelChoice) -> KernelCall:
@@ -282,23 +328,6 @@ class NormForward(NormLowering):
         )
 
 
-def xhat_of(op: Op, values: Values) -> Array:
-    """(x - mean) · inv_std, as a matrix."""
-    offset = Rows(geometry_of(op)).of(values["x"])
-    if "mean" in values:
-        offset = offset - values["mean"].astype(np.float64).reshape(-1, 1)
-    return offset * values["inv_std"].astype(np.float64).reshape(-1, 1)
-
-
-def normalised(op: Op, values: Values) -> Values:
-    """y = w·xhat + b."""
-    rows, x = Rows(geometry_of(op)), values["x"]
-    result = xhat_of(op, values) * rows.parameters(values.get("w"), x)
-    if "b" in values:
-        result = result + rows.parameters(values["b"], x)
-    return {"y": rows.back(result, x)}
-
-
 def known_statistics(op: Op, values: Values, shape: Shape = ()) -> Values:
     """The running statistics as those of every sample, in this shape; they stay as they are."""
     mean, variance = values["running_mean"], values["running_var"]
@@ -308,14 +337,6 @@ def known_statistics(op: Op, values: Values, shape: Shape = ()) -> Values:
     inverse = (1 / np.sqrt(variance.astype(np.float64) + op.attributes["eps"])).astype(variance.dtype)
     wide = {"mean": np.broadcast_to(mean, shape), "inv_std": np.broadcast_to(inverse, shape)}
     return {**wide, "running_mean_updated": mean, "running_var_updated": variance}
-
-
-def _inverse_of_squares(op: Op, x: Array) -> Array:
-    """1 / sqrt(mean x² + eps)."""
-    rows = Rows(geometry_of(op))
-    matrix = rows.of(x)
-    mean = (matrix * matrix).sum(axis=1) / matrix.shape[1]
-    return rows.statistic(1 / np.sqrt(mean + op.attributes["eps"]), x)
 
 
 def _running(op: Op, values: Values) -> Values:
@@ -330,11 +351,49 @@ def _running(op: Op, values: Values) -> Values:
     return dict(zip(("running_mean_updated", "running_var_updated"), moved, strict=True))
 
 
+class _InverseOfSquares(NormLowering):
+    """The first call of an RMS norm."""
+
+    formula = staticmethod(formulas.inverse_of_squares)
+    streams = MappingProxyType({"X": "x", "R": "inv_std"})
+
+    def read(self, op: Op, sample: int | None) -> Sequence[str]:
+        """Nothing else."""
+        return ("x",)
+
+    def written(self, op: Op) -> Sequence[str]:
+        """Nothing else."""
+        return ("inv_std",)
+
+    def nest(self, op: Op, tensors: Tensors, image: Region, sample: int | None) -> Nest:
+        """Half of the library's."""
+        arrays, sizes = self.arrays(op, tensors, image, self.streams, None), self.sizes(op, image)
+        return "rmsnorm_sum", sizes, _by_rows(arrays, sizes["elements"], "X", "R")
+
+
+class _Apply(NormLowering):
+    """y from statistics, as far as its formula goes."""
+
+    formula = staticmethod(formulas.normalised)
+
+
+RMS, APPLY = _InverseOfSquares(), _Apply()
+
+
 class NormWeightGradient(NormLowering):
     """WG: dw and db; channels, groups of channels or columns of a row may be cut, and sums over the rest.
 
     In batch norm dw and db over D are the means the input gradient needs (without w); they are kept in fp32.
     """
+
+    formula = staticmethod(formulas.weight_gradient)
+    streams = MappingProxyType(
+        {
+            **{"X": "x", "G": "dy", "M": "mean", "R": "inv_std"},
+            **{"V": "dw", "B": "db", "P": "mean_g", "Q": "mean_gx"},
+        }
+    )
+    of_parameters = True
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Channels, groups or the first dimension of a row."""
@@ -348,11 +407,14 @@ class NormWeightGradient(NormLowering):
         """From the second sample on also what it adds to."""
         return (*op.reads, *(op.writes if sample else ()))
 
+    def arrays_of(self, op: Op) -> Mapping[str, str]:
+        """That of the library's instance norm has dw as W."""
+        return {**self.streams, "W": "dw"} if geometry_of(op).per_channel else self.streams
+
     def nest(self, op: Op, tensors: Tensors, image: Region, sample: int | None) -> Nest:
         """The library's instance norm, or an estimate."""
         geometry, sizes = geometry_of(op), self.sizes(op, image)
-        streams = {"X": "x", "G": "dy", "M": "mean", "R": "inv_std", "V": "dw", "B": "db"}
-        arrays = self.arrays(op, tensors, image, {**streams, "P": "mean_g", "Q": "mean_gx"}, sample)
+        arrays = self.arrays(op, tensors, image, self.streams, sample)
         sizes["means"] = int("mean_gx" in op)
         if geometry.family == "row":
             columns = sizes["elements"]
@@ -365,41 +427,18 @@ class NormWeightGradient(NormLowering):
             return _instance_nest("instnorm_bw_param", sizes, plain, "XG", "W")
         return "norm_wg", sizes, arrays
 
-    def results(self, op: Op, values: Values) -> Values:
-        """Sums of dy · xhat and of dy, added to what was there."""
-        geometry, x = geometry_of(op), values["x"]
-        rows, xhat = Rows(geometry), xhat_of(op, values)
-        dy = rows.of(values["dy"])
-        sums = {"dw": dy * xhat, "db": dy}
-        sums |= {"mean_gx": sums["dw"] / geometry.elements, "mean_g": dy / geometry.elements}
-        shape = x.shape[1 + len(geometry.leading) :] if geometry.family == "row" else x.shape[1:2]
-        return {
-            role: values.get(role, np.float32(0)) + rows.parameter_sums(sums[role], shape, x)
-            for role in op.writes
-        }
-
 
 class NormInputGradient(NormLowering):
     """IG: dx; samples and rows, samples and groups, or channels may be cut."""
 
+    formula = staticmethod(formulas.input_gradient)
+    streams = MappingProxyType({"X": "x", "G": "dy", "Y": "dx", "M": "mean", "R": "inv_std", "W": "w"})
+
     def nest(self, op: Op, tensors: Tensors, image: Region, sample: int | None) -> Nest:
         """The library's instance norm, or an estimate."""
-        streams = {"X": "x", "G": "dy", "Y": "dx", "M": "mean", "R": "inv_std", "W": "w"}
-        sizes, arrays = self.sizes(op, image), self.arrays(op, tensors, image, streams, sample)
+        sizes, arrays = self.sizes(op, image), self.arrays(op, tensors, image, self.streams, sample)
         if not geometry_of(op).centred:
             arrays["M"] = arrays["R"]
         if geometry_of(op).per_channel:
             return _instance_nest("instnorm_bw_input", sizes, arrays, "XGY")
         return "norm_ig", sizes, arrays
-
-    def results(self, op: Op, values: Values) -> Values:
-        """inv_std · (g - mean(g) - xhat · mean(g · xhat))."""
-        geometry, x, xhat = geometry_of(op), values["x"], xhat_of(op, values)
-        rows = Rows(geometry)
-        g = rows.of(values["dy"]) * rows.parameters(values.get("w"), x)
-        along = np.einsum("re,re->r", g, xhat) / g.shape[1]
-        if geometry.centred:
-            g = g - g.mean(axis=1, keepdims=True)
-        g = g - xhat * along[:, None]
-        inverse = values["inv_std"].astype(np.float64).reshape(-1, 1)
-        return {"dx": rows.back(g * inverse, x)}

@@ -8,7 +8,7 @@ taken apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,16 +16,16 @@ import numpy as np
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Array, KernelCall, KernelChoice, Region, Tensors
 from trainlib.primitives.definition import Values
+from trainlib.primitives.formulas import Formula
 from trainlib.primitives.lowering.axes import Area
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.primitives.norms.norm import BIASED, Rows, geometry_of
+from trainlib.primitives.norms import norm_formulas as formulas
+from trainlib.primitives.norms.norm import BIASED, geometry_of
 from trainlib.primitives.norms.norm_lowering import (
     Nest,
     NormLowering,
     Regions,
     known_statistics,
-    normalised,
-    xhat_of,
 )
 
 _ARRAYS = {
@@ -40,11 +40,12 @@ READ_IN_PREDICTION = ("running_mean",)
 
 @dataclass(frozen=True)
 class _Pass(NormLowering):
-    """A pass over x (and dy) in the nest `loop`; `formula` is what one call does, `result` per element."""
+    """A pass over x (and dy) in the nest `loop`; `formula` is its row program."""
+
+    streams = _ARRAYS
 
     loop: str
-    formula: Callable[[Op, Values], Values]
-    result: str = "y"
+    formula: Formula
 
     def read(self, op: Op, sample: int | None) -> Sequence[str]:
         """All but what is read in prediction alone."""
@@ -56,12 +57,19 @@ class _Pass(NormLowering):
 
     def nest(self, op: Op, tensors: Tensors, image: Region, sample: int | None) -> Nest:
         """The loop, on what there is of its arrays."""
-        arrays = self.arrays(op, tensors, image, {**_ARRAYS, "Y": self.result}, sample)
+        arrays = self.arrays(op, tensors, image, self.arrays_of(op), sample)
         flags = {"centred": int(geometry_of(op).centred), "biased": int("b" in op)}
         return self.loop, {**self.sizes(op, image), **flags}, arrays
 
-    def results(self, op: Op, values: Values) -> Values:
-        return self.formula(op, values)
+    def arrays_of(self, op: Op) -> Mapping[str, str]:
+        """With what is made of an element."""
+        return {**self.streams, "Y": "dx" if "dx" in op else "y"}
+
+    def reference(self, op: Op, values: Values) -> Values:
+        """In prediction the running mean is the mean."""
+        if op.attributes.get("inference") and "running_mean" in values:
+            return known_statistics(op, {**values, "running_var": values["running_mean"]})
+        return super().reference(op, values)
 
 
 @dataclass(frozen=True)
@@ -119,7 +127,7 @@ class InverseDeviation(NormLowering):
         kept = {f"{role}_updated": values[role] for role in ("running_mean", "running_var")}
         return {**self.results(op, {**values, **used}), **kept}
 
-    def results(self, op: Op, values: Values) -> Values:
+    def results(self, op: Op, values: Values, *, whole: bool = False) -> Values:
         """In float64; with the running statistics, as means over the samples, if there are any."""
         variance = values["var"].astype(np.float64)
         results = {"inv_std": 1 / np.sqrt(variance + op.attributes["eps"])}
@@ -136,7 +144,7 @@ class InverseDeviation(NormLowering):
 class KnownStatistics(InverseDeviation):
     """FW_KNOWN: the running statistics, given on as they are. One fork on one number per mean."""
 
-    def results(self, op: Op, values: Values) -> Values:
+    def results(self, op: Op, values: Values, *, whole: bool = False) -> Values:
         """Of all samples."""
         return known_statistics(op, values)
 
@@ -163,56 +171,9 @@ class KnownStatistics(InverseDeviation):
         ]
 
 
-def _statistic(op: Op, x: Array, sums: Array) -> Array:
-    """One sum per row of a tile, over D, as the box of a statistic."""
-    geometry = geometry_of(op)
-    return Rows(geometry).statistic(sums / geometry.elements, x)
-
-
-def _mean(op: Op, values: Values) -> Values:
-    x = values["x"]
-    if op.attributes.get("inference") and "running_mean" in values:
-        return known_statistics(op, {**values, "running_var": values["running_mean"]})
-    return {"mean": _statistic(op, x, Rows(geometry_of(op)).of(x).sum(axis=1))}
-
-
-def _variance(op: Op, values: Values) -> Values:
-    x = values["x"]
-    offset = Rows(geometry_of(op)).of(x)
-    if "mean" in values:
-        offset = offset - values["mean"].astype(np.float64).reshape(-1, 1)
-    return {"var": _statistic(op, x, np.einsum("re,re->r", offset, offset))}
-
-
-def _gradient_means(op: Op, values: Values) -> Values:
-    rows, x = Rows(geometry_of(op)), values["x"]
-    g = rows.of(values["dy"]) * rows.parameters(values.get("w"), x)
-    sums = {"mean_g": g.sum(axis=1), "mean_gx": np.einsum("re,re->r", g, xhat_of(op, values))}
-    return {role: _statistic(op, x, each) for role, each in sums.items()}
-
-
-def _input_gradient(op: Op, values: Values) -> Values:
-    geometry, x = geometry_of(op), values["x"]
-    rows, xhat = Rows(geometry), xhat_of(op, values)
-    weights = rows.parameters(values.get("w"), x)
-    g = rows.of(values["dy"]) * weights
-    # In batch norm the means come from WG, which knows no w: a factor of the whole row.
-    factor = weights if geometry.family == "batch" else 1.0
-    for role, term in (("mean_g", 1.0), ("mean_gx", xhat)):
-        if role in values:
-            g = g - values[role].astype(np.float64).reshape(-1, 1) * factor * term
-    return {"dx": rows.back(g * values["inv_std"].astype(np.float64).reshape(-1, 1), x)}
-
-
-def _scaled(op: Op, values: Values) -> Values:
-    rows, dy = Rows(geometry_of(op)), values["dy"]
-    g = rows.of(dy) * rows.parameters(values.get("w"), dy)
-    return {"dx": rows.back(g * values["inv_std"].astype(np.float64).reshape(-1, 1), dy)}
-
-
-MEAN = SumPass("norm_mean", _mean)
-VARIANCE = SumPass("norm_var", _variance)
-APPLY = ElementPass("norm_apply", normalised)
-GRADIENT_MEANS = SumPass("norm_ig_sums", _gradient_means)
-INPUT_GRADIENT = ElementPass("norm_ig_apply", _input_gradient, "dx")
-SCALE = ElementPass("norm_ig_scale", _scaled, "dx")
+MEAN = SumPass("norm_mean", formulas.mean_of)
+VARIANCE = SumPass("norm_var", formulas.variance)
+APPLY = ElementPass("norm_apply", formulas.normalised)
+GRADIENT_MEANS = SumPass("norm_ig_sums", formulas.gradient_means)
+INPUT_GRADIENT = ElementPass("norm_ig_apply", formulas.from_means)
+SCALE = ElementPass("norm_ig_scale", formulas.scaled)

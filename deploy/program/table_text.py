@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of an op in network.c, as `deploy/project/tables.c` walks it: words, one record a line."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from textwrap import wrap
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.program.buffers import Buffer, Buffers
+from deploy.program.statements import Argument, External, Kernel, OpStatements, Transfer, Wait, levels_of
+from scheduler.programs.rolling import (
+    Leaf,
+    Loop,
+    Node,
+    Run,
+    first_call,
+    in_records,
+    places_of,
+    runs_of,
+    table_nodes,
+)
+
+END_WORDS, FETCH_WORDS = 1, 4
+
+WIDTH = 108
+"""Of the lines of a call, at most."""
+
+DETAIL = 16
+"""Bits above which the first word of a record has its detail."""
+
+FETCH, BEHIND = "@fetch@", "@behind@"
+"""Stand for the record that brings the next tables, and for the address of what lies behind all records."""
+
+
+class _Change:
+    """A word of the table that differs from turn to turn: the `runs` of what is added, over and over."""
+
+    def __init__(self, word: int, runs: Sequence[Run]) -> None:
+        self.word, self.runs = word, runs
+
+    @property
+    def text(self) -> str:
+        """Its words: a pair if every turn adds the same."""
+        if len(self.runs) == 1:
+            return f"{self.word}, {_word(self.runs[0][1])}"
+        runs = ", ".join(f"{turns}, {_word(step)}" for turns, step in self.runs)
+        return f"{self.word}, 0, {self.runs[0][0]}, {len(self.runs)}, {runs}"
+
+
+class OpTable:
+    """The table of one op: its records, `words` of 32 bits, and the constants they refer to.
+
+    These lie behind all tables that come together.
+    `kernels` has the numbers of kernels and grows by those that are called here. With `fetches` it has room
+    for the record that brings the next tables.
+    """
+
+    def __init__(
+        self, statements: OpStatements, buffers: Buffers, kernels: dict[str, int], *, fetches: bool
+    ) -> None:
+        self._op, self._buffers, self._kernels = statements, buffers, kernels
+        self.constants: list[float] = []
+        self.records: list[str] = []
+        self.words = 0
+        nodes = [*table_nodes(statements.nodes)]
+        first = first_call(nodes, lambda form: isinstance(form, Kernel)) if fetches else 0
+        first = first if first < len(nodes) else 0
+        self._add_nodes(nodes[:first], ())
+        if fetches:
+            self._append(FETCH, FETCH_WORDS)
+        self._add_nodes(nodes[first:], ())
+        self._append("0,", END_WORDS)
+
+    def _add_nodes(self, nodes: Sequence[Node], around: tuple[Loop, ...]) -> list[_Change]:
+        """Append records; the words that the innermost loop around them changes."""
+        changes: list[_Change] = []
+        for alike in in_records(nodes, _is_near_wait):
+            node = alike[0]
+            if isinstance(node, Leaf):
+                changes += (
+                    self._add_waits(alike, around) if _is_near_wait(node.form) else self._add(node, around)
+                )
+                continue
+            begin = self.words
+            inside = self._add_nodes(node.body, (*around, node))
+            steady = [change for change in inside if len(change.runs) == 1]
+            others = [change for change in inside if len(change.runs) > 1]
+            text = f"TURNS | {len(steady)} * DETAIL, {self.words - begin}, {node.count}, {node.count}"
+            text = ", ".join([text, str(len(others)), *(change.text for change in (*steady, *others))])
+            self._append(f"{text},", _turn_words(inside))
+        return changes
+
+    def _values_of(self, leaf: Leaf, around: Sequence[Loop]) -> NDArray[np.int64]:
+        """By number of a statement those of all turns."""
+        numbers = [self._op.statements[place].numbers for place in places_of(leaf, around).flat]
+        return np.array(numbers, np.int64).T.reshape(len(numbers[0]), -1)
+
+    def _add_waits(self, waits: Sequence[Node], around: Sequence[Loop]) -> list[_Change]:
+        """One record; a transfer is 4 bits, one more than its identifier."""
+        texts, about, changes = list[str](), list[str](), list[_Change]()
+        for number, leaf in enumerate(waits):
+            assert isinstance(leaf, Leaf)
+            assert isinstance(leaf.form, Wait)
+            (values,) = self._values_of(leaf, around)
+            texts.append(f"{values[0] + 1} * DETAIL" + (f" << {4 * number}" if number else ""))
+            about.append(leaf.form.what)
+            runs = [(turns, step << DETAIL + 4 * number) for turns, step in runs_of(values)]
+            changes += [_Change(self.words, runs)] if runs else []
+        self._append(f"WAITS | {' | '.join(texts)}, /* {', '.join(about)} */", 1)
+        return changes
+
+    def _add(self, leaf: Leaf, around: Sequence[Loop]) -> list[_Change]:
+        values = self._values_of(leaf, around)
+        levels, first = levels_of(leaf.form), self.words
+        words = [
+            self._address(levels[position], int(row[0])) if position in levels else str(_word(int(row[0])))
+            for position, row in enumerate(values)
+        ]
+        runs = [runs_of(row) for row in values]
+        if isinstance(leaf.form, Kernel):
+            return self._call(leaf.form, words, runs)
+        head, rest = _record(leaf.form)
+        detail = words.pop(0)
+        text = ", ".join([f"{head} | {detail} * DETAIL", *words])
+        self._append(f"{text}, /* {rest} */", 1 + len(words))
+        return [
+            _Change(first + place, [(turns, step << DETAIL if place == 0 else step) for turns, step in found])
+            for place, found in enumerate(runs)
+            if found
+        ]
+
+    def _call(self, form: Kernel, words: Sequence[str], runs: Sequence[Sequence[Run]]) -> list[_Change]:
+        """The record of a call, behind those that put varying numbers into it."""
+        total = sum(map(_argument_words, form.arguments))
+        begin = self.words + 3 * sum(argument.kind == "varying" for argument in form.arguments)
+        at = begin + 2
+        mask, texts, changes = 0, list[str](), list[_Change]()
+        names, position = [], 0
+        for argument in form.arguments:
+            names.append(argument.name)
+            if argument.kind in ("address", "table"):
+                mask |= 1 << len(texts)
+            if argument.kind == "varying":
+                self._append(f"VARIES, {at + len(texts)}, {argument.varying}, /* {argument.name} */", 3)
+            changes += [
+                _Change(at + len(texts) + place, found)
+                for place, found in enumerate(runs[position : position + argument.numbers])
+                if found
+            ]
+            texts += self._values(argument, words[position : position + argument.numbers])
+            position += argument.numbers
+        number = self._kernels.setdefault(form.name, len(self._kernels))
+        masks = [f"0x{mask >> bits & 0xFFFFFFFF:x}" for bits in range(0, total, 32)]
+        kind = "CALLS" if form.fork else "ALONE"
+        self._append(f"{kind} | {total + len(masks)} * DETAIL, {number}, /* {form.name} */", 2)
+        about = wrap(f"/* {', '.join(names)} */", WIDTH, subsequent_indent=" * ")
+        self.records += [f"    {line}" for line in (*about, *wrap(f"{', '.join([*texts, *masks])},", WIDTH))]
+        self.words += len(masks) + total
+        return changes
+
+    def _values(self, argument: Argument, words: Sequence[str]) -> Sequence[str]:
+        match argument.kind:
+            case "float":
+                return [_bits(argument.value)]
+            case "varying":
+                return ["0"]
+            case "table":
+                if not argument.values:
+                    return ["NOWHERE"]
+                first = len(self.constants)
+                self.constants += argument.values
+                return [f"{BEHIND} + {4 * first}"]
+        return words
+
+    def _append(self, line: str, words: int) -> None:
+        self.records.append(line)
+        self.words += words
+
+    def _address(self, level: str, address: int) -> str:
+        if level == "l3":
+            return str(address)
+        (buffer,) = self._buffers.found(level, self._op.number, np.array([address]))
+        offset = address - buffer.allocation.address
+        return f"{buffer.name} + {offset}" if offset else buffer.name
+
+
+class GroupTable:
+    """The tables of some `ops`, by number, in one array that comes to buffer `place` before op `first`."""
+
+    def __init__(self, name: str, first: int, ops: Sequence[OpTable], place: Buffer) -> None:
+        self.name, self.first, self.place = f"{name}_tables", first, place
+        self.ops = dict(enumerate(ops, first))
+        self.words = sum(op.words + len(op.constants) for op in ops) or END_WORDS
+
+    @property
+    def start(self) -> str:
+        """The statement that brings it."""
+        return f"pt_dma_in(NETWORK_TABLES, L1({self.place.name}), {self.name}, {4 * self.words});"
+
+    def address(self, number: int) -> str:
+        """Where the table of an op is then."""
+        before = sum(op.words for other, op in self.ops.items() if other < number)
+        return self.place.name + (f" + {4 * before}" if before else " | NETWORK_FETCHED")
+
+    def lines(self, abouts: Sequence[str], following: GroupTable | None, number: int) -> list[str]:
+        """The definition in C, what is said about all ops; the group that follows has a `number`."""
+        behind = sum(op.words for op in self.ops.values())
+        fetch = f"FETCH, {following.place.name}, {number}, {4 * following.words}," if following else ""
+        text, constants = list[str](), list[float]()
+        for op_number, op in self.ops.items():
+            address = f"{self.place.name} + {4 * (behind + len(constants))}"
+            records = [line.replace(FETCH, fetch).replace(BEHIND, address) for line in op.records]
+            text += [f"    {line}" for line in (abouts[op_number], *records)]
+            constants += op.constants
+        bits = [f"    {', '.join(map(_bits, constants))},"] if constants else []
+        return [f"static uint32_t {self.name}[] = {{", *(text or ["    0,"]), *bits, "};"]
+
+
+def _argument_words(argument: Argument) -> int:
+    return argument.count if argument.kind == "ints" else 1
+
+
+def _turn_words(changes: Sequence[_Change]) -> int:
+    return 5 + sum(2 if len(change.runs) == 1 else 4 + 2 * len(change.runs) for change in changes)
+
+
+def _is_near_wait(form: object) -> bool:
+    return isinstance(form, Wait) and not form.external
+
+
+def _record(form: object) -> tuple[str, str]:
+    match form:
+        case Transfer(to_l1=to_l1, strided=strided, what=what):
+            return f"LINES{' | INTO' if to_l1 else ''}" if strided else "LOADS" if to_l1 else "STORES", what
+        case External(to_l2=to_l2, what=what):
+            return f"FAR{' | INTO' if to_l2 else ''}", what
+        case Wait(what=what):
+            return "FAR_WAITS", what
+    raise AssertionError(form)
+
+
+def _word(number: int) -> int | str:
+    """A number as 32 bits."""
+    return f"0x{number & 0xFFFFFFFF:x}" if number < 0 else number
+
+
+def _bits(value: float) -> str:
+    (bits,) = struct.unpack("<I", struct.pack("<f", np.float32(value)))
+    return f"0x{bits:x}"

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ops as tables of records, which `deploy/project/tables.c` carries out: what they look like, where they lie.
+
+The tables of some ops, one after the other, come together from L2 into one of two places in L1 while the ops
+before them run. An op whose table is too large for that stays a function. The rule of the bytes of a table is
+in `scheduler.tiles.code_sizes`; `deploy` writes tables from what they hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from itertools import accumulate
+
+import numpy as np
+
+from arch.spec.program import Action, Command, DmaStart, DmaWait, Place, Program, Release, UdmaWait
+from arch.spec.timing import SocTiming
+from configs.values import Struct, replace
+from scheduler.addresses.allocation import ALIGNMENT_BYTES, Interval, align
+from scheduler.planned import Schedule
+from scheduler.programs.program_code import TABLE, OpActions, ops_of
+from scheduler.programs.rolling import Leaf, Loop, Node, first_call, in_records, places_of, runs_of
+from scheduler.tiles.code_sizes import Sizes
+from traces.events import Work
+
+TABLE_KIND = "table"
+"""Kind of the places of tables in a plan."""
+
+PLACES = 2
+"""Places of tables in L1: those that are walked, and those that come."""
+
+
+def table_of(op: OpActions, sizes: Sizes) -> tuple[int, int]:
+    """Bytes of the table of an op, by the rule, and cycles core 0 takes to walk it beside the calls."""
+    known, cycles = sizes["table"], sizes["walk_cycles"]
+
+    def of(nodes: Sequence[Node], around: tuple[Loop, ...]) -> tuple[int, int]:
+        size_bytes = walk_cycles = 0
+        for node, *_ in in_records(nodes, _is_wait):
+            if isinstance(node, Loop):
+                more_bytes, more_cycles = of(node.body, (*around, node))
+                size_bytes += known["loop"] + more_bytes
+                walk_cycles += node.count * (cycles["loop"] + more_cycles)
+                continue
+            assert isinstance(node.form, tuple)
+            word, words = node.form[0], 0
+            if word == "fork":
+                words = sizes["arguments"].get(node.form[1], known["arguments"])
+            changes = _changes(op, node, around)
+            size_bytes += known[word] + 4 * (words + -(-words // 32) + sum(changes))
+            walk_cycles += cycles[word] + cycles["changed"] * len(changes)
+        return size_bytes, walk_cycles
+
+    size_bytes, walk_cycles = of(op.table_nodes, ())
+    return align(known["op"] + size_bytes), cycles["op"] + walk_cycles
+
+
+def _changes(op: OpActions, leaf: Leaf, around: Sequence[Loop]) -> list[int]:
+    """Words of a loop's end for each word of a record that it changes."""
+    turns = [op.numbers[place] for place in places_of(leaf, around).flat] if around else []
+    found = [runs for row in zip(*turns, strict=False) if (runs := runs_of(np.array(row)))]
+    return [2 if len(runs) == 1 else 4 + 2 * len(runs) for runs in found]
+
+
+def _is_wait(form: Hashable) -> bool:
+    return isinstance(form, tuple) and form[0] == "wait"
+
+
+def _is_call(form: Hashable) -> bool:
+    return isinstance(form, tuple) and form[0] == "fork"
+
+
+def with_tables(schedules: Sequence[Schedule], timing: SocTiming, sizes: Sizes) -> tuple[list[Schedule], int]:
+    """The schedules of programs in one memory with their tables, which lie in L2 behind all that is planned
+    there, and the bytes of all of them. What has its tables keeps them."""
+    if any(item.kind == TABLE_KIND for item in schedules[0].plan.allocations):
+        moves = [each for schedule in schedules for each in schedule.program.actions if is_of_tables(each)]
+        return [*schedules], sum(each.commands[0].size_bytes for each in moves if isinstance(each, DmaStart))
+    address = begin = align(max(schedule.peak_bytes.get("l2", 0) for schedule in schedules))
+    near = align(max(schedule.peak_bytes.get("l1", 0) for schedule in schedules))
+    result = []
+    for schedule in schedules:
+        adding = _Adding(schedule, timing, sizes, near, address)
+        result.append(adding.schedule)
+        address = adding.address
+    return result, address - begin
+
+
+class Group(Struct, frozen=True):
+    """Ops one after the other whose tables come together: the first, the one behind the last, bytes by the
+    rule."""
+
+    first: int
+    end: int
+    size_bytes: int
+
+
+def _groups(table_bytes: Sequence[int], place_bytes: int, fetch_bytes: int) -> list[Group]:
+    """As many as have room in a place; none of an op whose table has none."""
+    groups: list[Group] = []
+    for number, size_bytes in enumerate(table_bytes):
+        last = groups[-1] if groups else None
+        if last is not None and last.end == number and last.size_bytes + size_bytes <= place_bytes:
+            groups[-1] = Group(last.first, number + 1, last.size_bytes + size_bytes)
+        elif fetch_bytes + size_bytes <= place_bytes:
+            groups.append(Group(number, number + 1, fetch_bytes + size_bytes))
+    return groups
+
+
+class _Adding:
+    """One program with the transfers of tables.
+
+    Those of a group are ordered before the first kernel of the group before, the first ones when the program
+    begins, and waited for at the begin of their first op.
+    """
+
+    def __init__(self, schedule: Schedule, timing: SocTiming, sizes: Sizes, near: int, address: int) -> None:
+        place_bytes = timing.l1.tables_bytes // PLACES // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+        self.address, self._near, self._place_bytes = address, near, place_bytes
+        self._actions: list[Action] = []
+        self._ids: dict[int, int] = {}
+        ops = ops_of(schedule.program.actions)
+        found = [table_of(op, sizes) for op in ops]
+        groups = _groups([size_bytes for size_bytes, _ in found], place_bytes, sizes["table"]["fetch"])
+        self._ops, self._fetch_cycles = ops, sizes["walk_cycles"]["fetch"]
+        number_of = {
+            number: place for place, group in enumerate(groups) for number in range(group.first, group.end)
+        }
+        start = self._order(groups, 0, 0) if groups else 0
+        for number, op in enumerate(ops):
+            own = number_of.get(number, -1)
+            if own < 0:
+                self._move(op.actions)
+                continue
+            group = groups[own]
+            walk_cycles = found[number][1] // max(1, sum(isinstance(each, DmaStart) for each in op.actions))
+            actions, before = op.actions, 0
+            if number == group.first:
+                self._actions.append(DmaWait(len(self._actions), (start,), self._work(group), start))
+                if own + 1 < len(groups):
+                    before = self._first_call(op)
+                    self._move(actions[:before], walk_cycles)
+                    start = self._order(groups, own + 1, self._fetch_cycles)
+            ends = Place("l1", self._at(own), (place_bytes * (number + 1 == group.end),), "uint8", TABLE)
+            self._move(actions[before:], walk_cycles, ends)
+        plan = schedule.plan
+        places = [
+            Interval(
+                f"{ops[group.first].name}.{TABLE}",
+                place_bytes,
+                groups[number - 1].first if number else 0,
+                group.end - 1,
+                TABLE_KIND,
+            ).at("l1", self._at(number))
+            for number, group in enumerate(groups)
+        ]
+        capacity = {**plan.capacity_bytes, "l1": plan.capacity_bytes["l1"] + timing.l1.tables_bytes}
+        self.schedule = replace(
+            schedule,
+            plan=replace(plan, allocations=(*plan.allocations, *places), capacity_bytes=capacity),
+            program=Program(schedule.program.name, tuple(self._actions)),
+        )
+
+    def _at(self, number: int) -> int:
+        return self._near + number % PLACES * self._place_bytes
+
+    def _work(self, group: Group) -> Work:
+        end = next(each.work for each in self._ops[group.first].actions if isinstance(each, Release))
+        return Work(end.op, end.step, what=TABLE)
+
+    def _first_call(self, op: OpActions) -> int:
+        """The action before whose statement the tables of the next group are ordered."""
+        number = first_call(op.table_nodes, _is_call)
+        if number == len(op.table_nodes):
+            return 0
+        node = op.table_nodes[number]
+        while isinstance(node, Loop):
+            node = node.body[0]
+        return next(place for place, end in enumerate(accumulate(op.counts)) if end > node.place)
+
+    def _order(self, groups: Sequence[Group], number: int, code_cycles: int) -> int:
+        """Append the transfer of the tables of a group; its action."""
+        group = groups[number]
+        command = Command(True, self._at(number), "l2", self.address, group.size_bytes)
+        self._actions.append(DmaStart(len(self._actions), (), self._work(group), (command,), code_cycles))
+        self.address += group.size_bytes
+        return len(self._actions) - 1
+
+    def _move(self, actions: Sequence[Action], walk_cycles: int = 0, ends: Place | None = None) -> None:
+        """Append actions of an op, with what core 0 takes to walk its table on top of each transfer, and what
+        it ends with."""
+        for action in actions:
+            number = self._ids[action.id] = len(self._actions)
+            moved = replace(action, id=number, deps=tuple([self._ids[each] for each in action.deps]))
+            if isinstance(moved, DmaWait | UdmaWait):
+                moved = replace(moved, transfer=self._ids[moved.transfer])
+            elif isinstance(moved, DmaStart) and walk_cycles:
+                moved = replace(moved, code_cycles=moved.code_cycles + walk_cycles)
+            elif isinstance(moved, Release) and ends is not None:
+                moved = replace(moved, places=(*moved.places, ends))
+            self._actions.append(moved)
+
+
+def is_of_tables(action: Action) -> bool:
+    """Whether an action moves tables."""
+    return isinstance(action, DmaStart | DmaWait) and action.work.what == TABLE

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""export-rv32: nests read off the compiled C, against whole exports that were executed (docs/deploy.md).
+
+No shape of these models was read. The counts are those of `python -m tools.deployed.instructions`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+
+from pulptrain.deploying.deployed import EXPORTED
+from tools.deployed.instructions import FAR, rows
+from tools.deployed.rv32 import Decoded, decode
+from trainlib.kernels.catalogue import matmul_work
+
+AN_ITERATION = 0.01
+
+BY_DATA = ("gelu", "tanh", "gru_cell_fw")
+"""Kernels that branch on data: they have the shares of the examples, whose inputs are larger."""
+
+OTHERS = {
+    *("norm_known", "adamw", "norm_apply", "norm_wg", "mm_M+vect_sum"),
+    "column_sum+mm_unroll_4x1+transpose_matrix",
+}
+"""Farther off: a nest prices several C kernels, or does not see what its C decides by."""
+
+
+def off(sums: dict[str, list[int]], most: float) -> set[str]:
+    """Names of predicted and counted sums that are farther apart."""
+    return {name for name, (predicted, counted) in sums.items() if abs(predicted / counted - 1) > most}
+
+
+def test_iterations_have_the_instructions_that_were_counted() -> None:
+    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for model, kernels, predicted, counted in rows():
+        if kernels not in OTHERS and not any(word in kernels for word in BY_DATA):
+            sums[model][0] += predicted
+            sums[model][1] += counted
+    assert len(sums) >= 10
+    assert off(sums, AN_ITERATION) == set()
+
+
+def test_kernels_have_the_instructions_that_were_counted() -> None:
+    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for _, kernels, predicted, counted in rows():
+        if not any(word in kernels for word in BY_DATA):
+            sums[kernels][0] += predicted
+            sums[kernels][1] += counted
+    assert len(sums) >= 20
+    assert off(sums, FAR) <= OTHERS
+
+
+@pytest.mark.parametrize("kernel", ["mm", "mm_M", "mm_u2", "mm_unroll_2x4", "mm_M_unroll_4x2"])
+def test_matmuls_add_to_c_too(kernel: str) -> None:
+    """Derived by the rule of all codegens: every sum is loaded instead of cleared."""
+    plain, adding = (
+        matmul_work(kernel, EXPORTED, 16, 7, 12, True, 1, 0, 4000, 8000, accumulate=accumulate)
+        for accumulate in (False, True)
+    )
+    assert 0 <= adding.issued[0] - plain.issued[0] <= 16 * 12
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        (0x0505A503, Decoded("L", 4, 10, (11,), 4, 11)),  # lw a0,80(a1)
+        (0x00A58423, Decoded("S", 4, 0, (10, 11), 1, 11)),  # sb a0,8(a1)
+        (0x68C5F543, Decoded("F", 4, 10, (11, 12, 13))),  # fmadd.s a0,a1,a2,a3
+        (0x10C5F553, Decoded("M", 4, 10, (11, 12))),  # fmul.s a0,a1,a2
+        (0x5805F553, Decoded("D", 4, 10, (11,))),  # fsqrt.s a0,a1
+        (0x02C5C533, Decoded("Q", 4, 10, (11, 12))),  # div a0,a1,a2
+        (0x4188, Decoded("L", 2, 10, (11,), 4, 11)),  # c.lw a0,0(a1)
+        (0x852E, Decoded("V", 2, 10, (11,))),  # c.mv a0,a1
+        (0x952E, Decoded("A", 2, 10, (10, 11))),  # c.add a0,a1
+        (0x8082, Decoded("J", 2, 0, (1,))),  # ret
+    ],
+)
+def test_instructions_are_decoded_as_the_manual_has_them(word: int, expected: Decoded) -> None:
+    assert decode(word.to_bytes(4, "little"), 0) == expected
