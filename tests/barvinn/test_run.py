@@ -294,7 +294,7 @@ BAD: Mapping[str, tuple[Sequence[NodeText], Mapping[str, Any], Sequence[Any], st
     "product behind a ReLU": (
         [conv("c1", "x", "a"), RELU, node("Mul", ["b", "k"], ["y"], name="mul")],
         {**SQUARE, "k": np.float32(2)},
-        *([], "mul", "cannot be merged with a layer"),
+        *([], "mul", "so it cannot be merged with one"),
     ),
     "weights that are a result": (
         [conv("c1", "x", "a"), node("Conv", ["a", "a"], ["y"], name="square")],
