@@ -16,6 +16,7 @@ from importers.graph.node import Attributes, Handler, Node, axis_of
 from importers.graph.views import Shape, View
 from importers.graph.weights import Constant
 from importers.place.moves import (
+    MISFIT,
     along,
     arranged,
     chosen,
@@ -165,6 +166,8 @@ def _gather_elements(node: Node) -> View:
 def _gather_nd(node: Node) -> View:
     shape, lead = node.x.shape, node.integer("batch_dims", 0)
     index = node.needed(1, "indices").value
+    if not index.ndim > lead or index.shape[:lead] != shape[:lead]:
+        raise CannotTakeError(MISFIT, CHECKED)
     index = inside(index, shape[lead : lead + index.shape[-1]])
     outer, whole = prod(shape[:lead]), np.arange(prod(shape))
     cut, each = whole.reshape(outer, *shape[lead:]), index.reshape(outer, *index.shape[lead:])
@@ -177,8 +180,11 @@ def _scatter(node: Node) -> View:
     if how not in ("none", "add"):
         raise CannotTakeError(f"reduction {how} is not supported", "use none or add")
     index = node.needed(1, "indices").value
+    if (not index.ndim) if node.op == "ScatterND" else index.ndim != len(base.shape):
+        raise CannotTakeError(MISFIT, CHECKED)
     if node.op == "ScatterND":
         count = index.shape[-1]
+        inside(index, base.shape[:count])
         wide = (*index.shape[:-1], *(1 for _ in base.shape[count:]))
         rest = np.indices(base.shape[count:], sparse=True)
         places = [index[..., item].reshape(wide) for item in range(count)] + list(rest)

@@ -11,7 +11,7 @@ import numpy as np
 
 from configs.values import replace
 from importers.graph.arranging import MOST_AXES, Site, in_order, places_of, sample_word, under, viewed
-from importers.graph.draft import CannotTakeError, elements
+from importers.graph.draft import CHECKED, CannotTakeError, elements
 from importers.graph.views import BATCH, View
 from importers.graph.weights import Constant
 from importers.place.pairs import as_view, common_shape, pair, wider
@@ -322,8 +322,13 @@ def arranged(site: Site, views: Sequence[View], places: Array) -> View:
     return made.permuted(order)
 
 
+MISFIT = "the indices of the node do not fit the tensor"
+
+
 def inside(index: Array, sizes: Any) -> Array:
     """Numbers of elements counted from the front. Raises `CannotTakeError` where there are none."""
+    if not index.size or (np.ndim(sizes) and index.shape[-1] != len(sizes)):
+        raise CannotTakeError(MISFIT, CHECKED)
     if ((index < -np.array(sizes)) | (index >= np.array(sizes))).any():
         raise CannotTakeError("an index of the node is outside the dimension", "use indices of elements")
     return np.asarray(index % np.array(sizes))
@@ -331,6 +336,9 @@ def inside(index: Array, sizes: Any) -> Array:
 
 def along(site: Site, view: View, index: Array, dim: int) -> View:
     """For each place of `index` the element of that number of a dimension (as `numpy.take_along_axis`)."""
+    sides = zip(index.shape, view.shape, strict=False)
+    if index.ndim != len(view.dims) or any(n > most for place, (n, most) in enumerate(sides) if place != dim):
+        raise CannotTakeError(MISFIT, CHECKED)
     index = inside(index, view.shape[dim])
     lines = np.moveaxis(index, dim, 0).reshape(index.shape[dim], -1)
     whole_others = index.size * view.shape[dim] == elements(view.shape) * index.shape[dim]

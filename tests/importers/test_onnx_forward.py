@@ -397,9 +397,24 @@ def test_a_batch_norm_of_any_opset_is_that_of_pytorch(
     np.testing.assert_allclose(found.reshape(shape), truth.reshape(shape), rtol=2e-5, atol=2e-6)
 
 
-def test_indices_that_move_samples_are_refused(tmp_path: Path) -> None:
-    network = one("GatherND", (2, 4, 5), np.array([[1, 2], [0, 2]]))
-    with pytest.raises(UnsupportedLayerError, match="indices that differ by sample, or move samples"):
+@pytest.mark.parametrize(
+    ("op", "index", "message"),
+    [
+        ("GatherND", [[1, 2], [0, 2]], "indices that differ by sample, or move samples"),
+        ("GatherND", [[1, 2, 0, 3]], "do not fit"),
+        ("GatherND", [[0, 4], [1, 4]], "outside the dimension"),
+        ("GatherElements", [3, 0], "do not fit"),
+        ("GatherElements", np.zeros((2, 5, 5), int), "do not fit"),
+        ("ScatterND", [[0, 1], [0, 1]], "scattering twice to one place"),
+        ("ScatterND", [[0, 1, 1, 1]], "do not fit"),
+        ("ScatterElements", [0], "do not fit"),
+        ("ScatterElements", [[[1]]], "more is scattered than there are indices"),
+    ],
+)
+def test_indices_that_no_slice_follows_are_refused(op: str, index: Any, message: str, tmp_path: Path) -> None:
+    updates = [np.zeros((2, 5), np.float32)] if op.startswith("Scatter") else []
+    network = one(op, (2, 4, 5), np.array(index), *updates, **({} if op.endswith("ND") else {"axis": 2}))
+    with pytest.raises(UnsupportedLayerError, match=message):
         import_forward(load_onnx(saved(tmp_path, built(network))))
 
 
