@@ -464,9 +464,14 @@ _each("where", lambda x, held: torch.where(x[0] != 0, x[1], x[2]))
 
 @_entry("clip", layouts=None)
 def _clip(
-    x: Inputs, held: Held, *, low: float | None = None, high: float | None = None, **options: bool
+    x: Inputs,
+    held: Held,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    slope_at_bounds: bool = True,
 ) -> Any:
-    if options.get("slope_at_bounds", True):
+    if slope_at_bounds:
         y = torch.clamp(x[0], low, high)
         return {"out": y, "mask": y == x[0]}
     y = fn.hardtanh(x[0], -inf if low is None else low, inf if high is None else high)

@@ -9,6 +9,7 @@ constants by its reference implementation (`importers.graph.onnx_folding`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
 from math import prod
@@ -21,6 +22,7 @@ from configs.errors import InputError
 from configs.limits import MOST_ELEMENTS, check_text_size, require_host_memory
 from importers.extras import require_extra
 from importers.graph.draft import CHECKED
+from importers.graph.onnx_branches import has_branches, take_branches
 from importers.graph.onnx_folding import fold_constants
 from importers.graph.onnx_graph import Array, OnnxGraph, OnnxNode, OnnxTensor, Subgraph
 from importers.graph.onnx_merged import taken_apart
@@ -33,6 +35,9 @@ PROTOBUF_BYTES_PER_BYTE = 8
 
 OLDEST_OPSET = 7
 """Ops of older versions mean other things by the same name (broadcasting by attribute)."""
+
+_SAME_BEFORE = ("BatchNormalization", "Relu", "Sigmoid", "Tanh")
+"""Ops of any version: of the others those are read of which the oldest opset has no newer version."""
 
 INFERENCE_BYTES = 1024
 """Larger initializers are left out of the copy that shapes are inferred from: no shape is that long."""
@@ -60,12 +65,21 @@ def load_onnx(
     """
     file = Path(path)
     require_extra("onnx", str(path))
-    model = parsed(file)
-    where = str(path)
-    model = _inlined(model, where)
-    graph = model.graph
+    whole = _inlined(parsed(file), str(path))
+    while has_branches(whole.graph):  # conditions may follow from shapes, for which the file is read
+        read = _read(deepcopy(whole), file, batch, input_shapes or {})
+        if not take_branches(whole.graph, read.constant):
+            return read
+    return _read(whole, file, batch, input_shapes or {})
+
+
+def _read(
+    model: onnx.ModelProto, file: Path, batch: int, input_shapes: Mapping[str, Sequence[int]]
+) -> OnnxGraph:
+    """A message as `load_onnx` reads it; the message is changed."""
+    where, graph = str(file), model.graph
     opset = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=1)
-    if opset < OLDEST_OPSET and any(node.domain in ("", "ai.onnx") for node in graph.node):
+    if opset < OLDEST_OPSET and any(_is_older(node, opset) for node in graph.node):
         raise _wrong(
             f"the model is of opset {opset}",
             where,
@@ -77,7 +91,7 @@ def load_onnx(
     fed = [value.name for value in graph.input if value.name not in initializers]
     nodes = _sorted(nodes, {*fed, *initializers}, where)
     _check_names(nodes, fed, initializers, [value.name for value in graph.output], where)
-    _set_input_shapes(graph, fed, batch, dict(input_shapes or {}), where)
+    _set_input_shapes(graph, fed, batch, dict(input_shapes), where)
     read = OnnxGraph(
         name=_name(file),
         path=where,
@@ -91,6 +105,19 @@ def load_onnx(
     )
     _check_ops(read)
     return fold_constants(read)
+
+
+def _is_older(node: onnx.NodeProto, opset: int) -> bool:
+    """Whether an op may mean something else than in the oldest opset that is read."""
+    from onnx.defs import SchemaError, get_schema
+
+    if node.domain not in ("", "ai.onnx") or node.op_type in _SAME_BEFORE:
+        return False
+    try:
+        versions = {get_schema(node.op_type, version, "").since_version for version in (opset, OLDEST_OPSET)}
+    except SchemaError:
+        return True
+    return len(versions) > 1
 
 
 def _name(file: Path) -> str:

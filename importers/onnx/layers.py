@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from configs.values import replace
+from importers.graph.arranging import viewed
 from importers.graph.draft import CHECKED, CannotTakeError, elements
 from importers.graph.node import Attributes, Handler, Node, axis_of
 from importers.graph.views import BATCH, Shape, View
@@ -136,6 +137,10 @@ def _product(node: Node) -> View:
 def _batch_norm(node: Node) -> View:
     running = {"running_mean": node.constant(3), "running_var": node.constant(4)}
     training = node.op.endswith("Internal") or bool(node.integer("training_mode", 0))
+    if node.opset < 14 and not node.op.endswith(
+        "Internal"
+    ):  # a training says it by its outputs, or is no test
+        training = len(node.shapes) > 1 if node.opset >= 7 else not node.integer("is_test", 0)
     if node.used - {0, 1, 2} or (node.used - {0} and not training):
         raise CannotTakeError("outputs mean and variance are not supported", "use the first output only")
     options: dict[str, Any] = {"momentum": round(1 - node.real("momentum", 0.9), 6)}
@@ -145,6 +150,12 @@ def _batch_norm(node: Node) -> View:
     variance = running["running_var"]
     if variance is not None and (variance.value < 0).any():
         raise CannotTakeError("a variance of the node is negative", "store variances of 0 or more")
+    if not node.integer("spatial", 1):  # every place of a channel has its own statistics
+        given = {"w": node.constant(1), "b": node.constant(2), **running}
+        flat = {role: item and item.moved(lambda array: array.reshape(-1)) for role, item in given.items()}
+        rows = viewed(node, node.x, (node.x.shape[0], elements(node.x.shape[1:])))
+        made = channel_norm(node, "batch_norm", rows, flat, eps_of(node, node.op), options)
+        return viewed(node, made, node.x.shape)
     return _channel_norm(node, "batch_norm", options, running)
 
 

@@ -16,13 +16,17 @@ from importers.graph.node import Attributes, Handler, Node, axis_of
 from importers.graph.views import Shape, View
 from importers.graph.weights import Constant
 from importers.place.moves import (
+    along,
+    arranged,
     chosen,
     concatenated,
     equal_parts,
     expanded,
+    inside,
     padded,
     parts_of,
     repeated,
+    scattered,
     selected,
     squeezed,
     surrounded,
@@ -154,6 +158,36 @@ def _gather(node: Node) -> View:
     return viewed(node, taken, (*shape[:dim], *places.shape, *shape[dim + 1 :]))
 
 
+def _gather_elements(node: Node) -> View:
+    return along(node, node.x, node.needed(1, "indices").value, node.axis(node.rank))
+
+
+def _gather_nd(node: Node) -> View:
+    shape, lead = node.x.shape, node.integer("batch_dims", 0)
+    index = node.needed(1, "indices").value
+    index = inside(index, shape[lead : lead + index.shape[-1]])
+    outer, whole = prod(shape[:lead]), np.arange(prod(shape))
+    cut, each = whole.reshape(outer, *shape[lead:]), index.reshape(outer, *index.shape[lead:])
+    taken = [one[tuple(np.moveaxis(numbers, -1, 0))] for one, numbers in zip(cut, each, strict=True)]
+    return arranged(node, [node.x], np.array(taken).reshape(*index.shape[:lead], *np.shape(taken)[1:]))
+
+
+def _scatter(node: Node) -> View:
+    base, source, how = node[0], node[2], node.text("reduction", "none")
+    if how not in ("none", "add"):
+        raise CannotTakeError(f"reduction {how} is not supported", "use none or add")
+    index = node.needed(1, "indices").value
+    if node.op == "ScatterND":
+        count = index.shape[-1]
+        wide = (*index.shape[:-1], *(1 for _ in base.shape[count:]))
+        rest = np.indices(base.shape[count:], sparse=True)
+        places = [index[..., item].reshape(wide) for item in range(count)] + list(rest)
+    else:
+        places = list(np.indices(index.shape))
+        places[node.axis(len(base.shape))] = index
+    return scattered(node, base, source, places, adds=how == "add")
+
+
 def indexed(number: int, size: int) -> int:
     """The number of an element counted from the front. Raises `CannotTakeError` if there is none."""
     if not -size <= number < size:
@@ -242,6 +276,9 @@ HANDLERS: Mapping[str, Handler] = {
     "Transpose": lambda node: node.x.permuted(order_of(node, node.rank)),
     "Slice": _slice,
     "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "GatherND": _gather_nd,
+    **dict.fromkeys(("Scatter", "ScatterElements", "ScatterND"), _scatter),
     "Split": _split,
     **dict.fromkeys(("Concat", "com.microsoft:ConcatTraining"), _concat),
     "Pad": _pad,

@@ -14,7 +14,8 @@ from importers.graph.arranging import MOST_AXES, Site, in_order, places_of, samp
 from importers.graph.draft import CannotTakeError, elements
 from importers.graph.views import BATCH, View
 from importers.graph.weights import Constant
-from importers.place.pairs import as_view, common_shape, wider
+from importers.place.pairs import as_view, common_shape, pair, wider
+from trainlib.ir.steps import Array
 
 MOST_PIECES = 64
 """Slices that one gather, or one slice with a step, may become."""
@@ -227,14 +228,14 @@ def _class_token(site: Site, items: Sequence[Any], dim: int) -> View | None:
 
 def surrounded(site: Site, view: View, pairs: Sequence[tuple[int, int]], mode: str) -> View:
     """(before, behind) for each dimension: elements of its own around, as `numpy.pad` does by this mode."""
-    for dim, pair in enumerate(pairs):
-        if min(pair) < 0 or (mode == "reflect" and max(pair) >= view.shape[dim]):
+    for dim, widths in enumerate(pairs):
+        if min(widths) < 0 or (mode == "reflect" and max(widths) >= view.shape[dim]):
             raise CannotTakeError(
-                f"pads {list(pair)} of a dimension of size {view.shape[dim]} are not supported",
+                f"pads {list(widths)} of a dimension of size {view.shape[dim]} are not supported",
                 "use pads of 0 or more, in mode reflect also less than the size of the dimension",
             )
-        if any(pair):
-            taken = np.pad(np.arange(view.shape[dim]), pair, mode)  # type: ignore[call-overload]
+        if any(widths):
+            taken = np.pad(np.arange(view.shape[dim]), widths, mode)  # type: ignore[call-overload]
             view = chosen(site, view, dim, [int(number) for number in taken], f"_{dim}")
     return view
 
@@ -281,6 +282,82 @@ def repeated(site: Site, view: View, counts: Sequence[int]) -> View:
             wide = expanded(site, view.with_dim(dim), (*shape[:dim], count, *shape[dim:]), f"_{dim}")
             view = viewed(site, wide, (*shape[:dim], count * shape[dim], *shape[dim + 1 :]))
     return view
+
+
+def arranged(site: Site, views: Sequence[View], places: Array) -> View:
+    """Elements of views under a shape, by their numbers, counted as seen through one view after the other.
+
+    Every sample takes its own, and all the same ones. Raises `CannotTakeError` if they do not.
+    """
+    words, samples, numbers, before = [], [], [], 0
+    for view in views:
+        word, batch_dim = sample_word(site, view)
+        whole = np.arange(elements(view.shape)).reshape(view.shape)
+        flat = whole.reshape(1, -1) if batch_dim is None else np.moveaxis(whole, batch_dim, 0)
+        lying = np.argsort(flat, axis=None)
+        size = lying.size // view.batch
+        samples.append(lying // size)
+        numbers.append(before + lying % size)
+        shape = (view.batch, size)
+        words.append(View.of(site.reshaped(word, shape), shape))
+        before += size
+    batch = views[0].batch
+    sample, number = (np.concatenate(items)[places] for items in (samples, numbers))
+    source = words[0] if len(words) == 1 else joined(site, words, 1, suffix="_all")
+    if batch == 1:
+        return viewed(site, chosen(site, source, 1, number.ravel().tolist()), places.shape)
+    for dim in range(places.ndim):
+        owner, taken = (np.moveaxis(item, dim, 0).reshape(places.shape[dim], -1) for item in (sample, number))
+        if len(owner) == batch and (np.arange(batch) == owner.T).all() and (taken == taken[0]).all():
+            break
+    else:
+        raise CannotTakeError(
+            "indices that differ by sample, or move samples, are not supported",
+            "use the same for all samples",
+        )
+    rest = [size for place, size in enumerate(places.shape) if place != dim]
+    made = viewed(site, chosen(site, source, 1, taken[0].tolist()), (batch, *rest))
+    order = list(range(1, places.ndim))
+    order.insert(dim, 0)
+    return made.permuted(order)
+
+
+def inside(index: Array, sizes: Any) -> Array:
+    """Numbers of elements counted from the front. Raises `CannotTakeError` where there are none."""
+    if ((index < -np.array(sizes)) | (index >= np.array(sizes))).any():
+        raise CannotTakeError("an index of the node is outside the dimension", "use indices of elements")
+    return np.asarray(index % np.array(sizes))
+
+
+def along(site: Site, view: View, index: Array, dim: int) -> View:
+    """For each place of `index` the element of that number of a dimension (as `numpy.take_along_axis`)."""
+    index = inside(index, view.shape[dim])
+    lines = np.moveaxis(index, dim, 0).reshape(index.shape[dim], -1)
+    whole_others = index.size * view.shape[dim] == elements(view.shape) * index.shape[dim]
+    if whole_others and (lines[:, 0] == lines.T).all():
+        return chosen(site, view, dim, lines[:, 0].tolist())
+    whole = np.arange(elements(view.shape)).reshape(view.shape)
+    within = whole[tuple(slice(n) if place != dim else slice(None) for place, n in enumerate(index.shape))]
+    return arranged(site, [view], np.take_along_axis(within, index, dim))
+
+
+def scattered(site: Site, base: Any, source: Any, where: Sequence[Array], *, adds: bool = False) -> View:
+    """A tensor with the elements of `source` at these indices, one array a dimension; or with them added."""
+    like = base if isinstance(base, View) else source
+    shape, count = tuple(base.shape), elements(base.shape)
+    within = [inside(index, size) for index, size in zip(where, shape, strict=True)]
+    flat = np.ravel_multi_index(np.broadcast_arrays(*within), shape)
+    if np.unique(flat).size < flat.size:
+        raise CannotTakeError("scattering twice to one place is not supported", "use each place once")
+    if elements(source.shape) != flat.size:
+        raise CannotTakeError("more is scattered than there are indices", "use one index for each element")
+    source = as_view(site, source, like, "_source")
+    if adds:
+        zeros = Constant(np.zeros(shape, np.float32))
+        return pair(site, "add", base, scattered(site, zeros, source, where), suffix="_sum")
+    places = np.arange(count)
+    places[flat.ravel()] = count + np.arange(flat.size)
+    return arranged(site, [as_view(site, base, like, "_base"), source], places.reshape(shape))
 
 
 def _once(item: Any) -> Any:

@@ -255,6 +255,14 @@ def _norm(node: Node) -> View:
     return norm(node, node.x, _dims(node), order, keep=_keep(node))
 
 
+def _distances(node: Node) -> View:
+    """A norm of the difference of each row of one and each of another."""
+    left, right = node.view("x1"), node.view("x2")
+    rows = (left.with_dim(len(left.dims) - 1), right.with_dim(len(right.dims) - 2))
+    apart = two_operands(node, "subtract", *rows, suffix="_apart")
+    return norm(node, apart, (len(apart.dims) - 1,), float(node["p"]), keep=False)
+
+
 def _weight_norm(node: Node) -> Any:
     """g · v / norm of v (Salimans and Kingma 2016); a norm for each index of one dimension, or of all."""
     view = node.view("v")
@@ -334,6 +342,7 @@ HANDLERS: Mapping[str, Handler] = with_own(
         "masked_fill": _masked_fill,
         **dict.fromkeys(("norm", "linalg_vector_norm"), _norm),
         "renorm": _renorm,
+        **dict.fromkeys(("cdist", "_cdist_forward"), _distances),
         **dict.fromkeys(("_weight_norm", "_weight_norm_interface"), _weight_norm),
         "logsumexp": lambda node: log_sum_exp(node, node.x, _dims(node), keep=_keep(node)),
         "cosine_similarity": lambda node: cosine(

@@ -14,6 +14,7 @@ from importers.graph.node import Handler, Node
 from importers.graph.views import View
 from importers.graph.weights import Constant
 from importers.place.moves import (
+    along,
     chosen,
     concatenated,
     equal_parts,
@@ -22,6 +23,7 @@ from importers.place.moves import (
     padded,
     parts_of,
     repeated,
+    scattered,
     selected,
     sliced,
     squeezed,
@@ -162,6 +164,42 @@ def _index(node: Node) -> View:
     return viewed(node, picked(node, operand, shape, first, flat.ravel()), node.shape)
 
 
+def _gather(node: Node) -> View:
+    """`gather` and `take_along_dim`, whose index may be wider."""
+    numbers, dim = node.needed("index" if node.op == "gather" else "indices").value, node.dim()
+    if node.op != "gather":
+        numbers = np.broadcast_to(numbers, node.shape)
+    return along(node, node.x, numbers, dim)
+
+
+def _scatter(node: Node) -> View:
+    """Into a dimension: at an index for each element, at whole places, at one place, at a slice."""
+    base = node["self"]
+    shape, dim = base.shape, node["dim"] % len(base.shape)
+    source = node.get("src", node.get("source", node.get("value")))
+    places = list(np.indices(shape))
+    if node.op in ("scatter", "scatter_add"):
+        index = node.needed("index").value
+        places = list(np.indices(index.shape))
+        places[dim] = index
+    else:
+        cut: Any = node.needed("index").value.ravel() if node.op.startswith("index") else node.get("index")
+        if node.op == "slice_scatter":
+            cut = range(shape[dim])[slice(node.get("start"), node.get("end"), node["step"])]
+        taken = np.atleast_1d(np.array(cut))
+        places = [np.take(item, taken, dim) for item in places]
+    if isinstance(source, (View, Constant)):
+        if node.op == "select_scatter":
+            source = (
+                source.with_dim(dim)
+                if isinstance(source, View)
+                else source.moved(lambda array: np.expand_dims(array, dim))
+            )
+    else:
+        source = Constant(np.full(places[0].shape, source, np.float32))
+    return scattered(node, base, source, places, adds=node.op in ("scatter_add", "index_add"))
+
+
 def _channel_shuffle(node: Node) -> View:
     samples, channels, *space = node.x.shape
     cut = viewed(node, node.x, (samples, node["groups"], channels // node["groups"], *space))
@@ -199,6 +237,11 @@ HANDLERS: Mapping[str, Handler] = {
         node, node["self"], node["self"].shape, node["dim"], node.needed("index").value.ravel()
     ),
     "index": _index,
+    **dict.fromkeys(("gather", "take_along_dim"), _gather),
+    **dict.fromkeys(("scatter", "scatter_add", "index_copy", "index_add", "index_fill"), _scatter),
+    **dict.fromkeys(("select_scatter", "slice_scatter"), _scatter),
+    "copy": lambda node: expanded(node, node.view("src"), node.shape),
+    "sym_size": lambda node: node.x.shape[node["dim"]],
     **dict.fromkeys(("repeat", "tile"), lambda node: repeated(node, node.x, _counts(node))),
     **dict.fromkeys(("pad", "constant_pad_nd", "_pad_circular"), _pad),
     **dict.fromkeys(("reflection_pad1d", "reflection_pad2d"), _pad),

@@ -75,7 +75,8 @@ def command(
         options.option(
             "--as-published",
             "",
-            "Print the jobs (commands to units) that the published BARVINN code generator writes, and stop.",
+            "Print the jobs (commands to the matrix-vector units) that the published BARVINN code generator "
+            "writes for the model, and stop.",
         ),
     ] = False,
     units: Units = 1,

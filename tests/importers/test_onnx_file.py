@@ -98,7 +98,7 @@ def test_an_input_may_be_given_another_shape(tmp_path: Path) -> None:
         ({"nodes": [node("Relu", ["nobody"], ["y"])]}, "reads 'nobody', which no node writes"),
         ({"nodes": [node("Relu", ["x"], ["z"])]}, "no node writes its output 'y'"),
         ({"inputs": [X, X]}, "two inputs have the name 'x'"),
-        ({"opset": 6}, "opset 6"),
+        ({"nodes": [node("Add", ["x", "x"], ["y"])], "opset": 6}, "opset 6"),
     ],
     ids=["cycle", "two_writers", "input_written", "unwritten", "no_output", "inputs", "old"],
 )

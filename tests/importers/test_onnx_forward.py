@@ -130,6 +130,12 @@ NETWORKS = [
     one("Slice", (2, 6), np.array([-1]), np.array([-100]), np.array([1]), np.array([-1])),
     one("Gather", (2, 4, 5), np.array(2), axis=1),
     one("Gather", (2, 4, 5), np.array([3, 0]), axis=1),
+    one("GatherElements", (2, 4, 5), np.array([[[3] * 5, [-4] * 5]] * 2), axis=1),
+    one("GatherElements", (2, 4, 5), np.array([[[3, 0], [1, 1], [2, -1], [4, 0]]] * 2), axis=2),
+    one("GatherND", (2, 4, 5), np.array([[[1], [0]]] * 2), batch_dims=1),
+    one("GatherND", (2, 4, 5), np.array([[[0, 1, 4], [0, 3, 0]], [[1, 1, 4], [1, 3, 0]]])),
+    one("ScatterElements", (1, 4, 5), np.array([[[4, 0]]]), drawn(1, 1, 2), axis=2),
+    one("ScatterND", (1, 4, 5), np.array([[0, 2], [0, 0]]), drawn(2, 5), reduction="add"),
     one("Pad", (2, 4, 5), np.array([0, 1, 0, 0, 0, 2])),
     one("Expand", (2, 1, 5), np.array([2, 3, 5])),
     one("ReduceMean", (2, 4, 5), axes=[1], keepdims=0),
@@ -309,6 +315,92 @@ def test_a_forward_graph_computes_what_onnx_says(network: Network, tmp_path: Pat
     if network.layers is not None:
         kinds = [layer.type for layer in imported.spec.layers if layer.type not in ("flatten", "reshape")]
         assert kinds == ["linear", "square", "shift", *network.layers]
+
+
+@pytest.mark.parametrize("condition", ["initializer", "shape"])
+def test_an_if_of_a_constant_condition_is_its_branch(condition: str, tmp_path: Path) -> None:
+    """Two in a row, whose branches use the same names, a weight among them; one passes on what it reads."""
+    from onnx import TensorProto, helper, numpy_helper
+    from onnx.reference import ReferenceEvaluator
+
+    def branch(*nodes: Any) -> Any:
+        results = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+        return helper.make_graph(nodes, "b", [], results, [numpy_helper.from_array(weight, "w")])
+
+    weight = drawn(4, 4)
+    product = branch(
+        helper.make_node("MatMul", ["h", "w"], ["m"]), helper.make_node("Tanh", ["m"], ["y"], name="t")
+    )
+    passed = branch(helper.make_node("Identity", ["a"], ["y"]))
+    again = branch(
+        helper.make_node("MatMul", ["a", "w"], ["m"]), helper.make_node("Sigmoid", ["m"], ["y"], name="t")
+    )
+    network = Network(
+        "if",
+        [
+            node("Shape", ["h"], ["sizes"]),
+            node("ReduceMin", ["sizes"], ["least"], keepdims=0),
+            node("Greater", ["least", "one"], ["shape"]),
+            node("Not", [condition], ["turned"]),
+            node("If", [condition], ["a"], name="first", then_branch=product, else_branch=product),
+            node("If", ["turned"], ["z"], name="second", then_branch=passed, else_branch=again),
+        ],
+        (2, 4),
+        {"initializer": np.array(True), "one": np.array(1)},
+    )
+    path = saved(tmp_path, built(network))
+    imported = import_forward(load_onnx(path))
+    kinds = [layer.type for layer in imported.spec.layers]
+    assert kinds == ["linear", "square", "shift", "linear", "tanh", "linear", "sigmoid"]
+    graph = build_training_phases(imported.spec).mini_batch
+    x, label = drawn(2, 4), np.zeros(2, graph.tensors["label"].dtype)
+    values = {**initial_weights(graph, 0), **imported.values, "input": x, "label": label}
+    (truth,) = ReferenceEvaluator(path).run(None, {"x": x})
+    np.testing.assert_allclose(evaluate(graph, values)[graph.output], truth, rtol=2e-5)
+
+
+BATCH_NORMS = [
+    *((opset, {"is_test": 1}, 1) for opset in (1, 6)),
+    *((opset, {}, 1) for opset in (7, 9, 14, 15)),
+    *((opset, {"is_test": 1, "spatial": 0}, 1) for opset in (1, 6)),
+    (7, {"spatial": 0}, 1),
+    *((opset, {"is_test": 0}, 5) for opset in (1, 6)),
+    *((opset, {}, 5) for opset in (7, 9)),
+    *((opset, {"training_mode": 1}, 3) for opset in (14, 15)),
+]
+"""Opset, attributes, outputs: a training says so by an attribute, in opsets 7 to 13 by its outputs alone."""
+
+
+@pytest.mark.needs_torch
+@pytest.mark.parametrize(("opset", "attributes", "outputs"), BATCH_NORMS)
+def test_a_batch_norm_of_any_opset_is_that_of_pytorch(
+    opset: int, attributes: dict[str, int], outputs: int, tmp_path: Path
+) -> None:
+    import torch
+
+    shape, training = (3, 4, 5), outputs > 1
+    sizes = shape[1:] if attributes.get("spatial") == 0 else shape[1:2]
+    weights = {name: drawn(*sizes) for name in "wbm"} | {"v": 1 + np.abs(drawn(*sizes))}
+    names = ["z", "mean", "variance", "saved_mean", "saved_variance"][:outputs]
+    old = {"consumed_inputs": [0, 0, 0, 1, 1]} if opset == 1 else {}
+    norm = node("BatchNormalization", ["x", *"wbmv"], names, epsilon=1e-3, **attributes, **old)
+    made = model([norm], [value("x", shape)], [value("z", shape)], weights, opset)
+    imported = import_forward(load_onnx(saved(tmp_path, made)))
+    graph = build_training_phases(imported.spec).mini_batch
+    x = drawn(*shape)
+    label = np.zeros(graph.tensors["label"].shape, graph.tensors["label"].dtype)
+    values = {**initial_weights(graph, 0), **imported.values, "input": x, "label": label}
+    found = evaluate(graph, values)[graph.output]
+    rows = torch.tensor(x if sizes == (4,) else x.reshape(3, 20))
+    w, b, m, v = (torch.tensor(weights[name].ravel()) for name in "wbmv")
+    truth = torch.nn.functional.batch_norm(rows, m, v, w, b, training, eps=1e-3)
+    np.testing.assert_allclose(found.reshape(shape), truth.reshape(shape), rtol=2e-5, atol=2e-6)
+
+
+def test_indices_that_move_samples_are_refused(tmp_path: Path) -> None:
+    network = one("GatherND", (2, 4, 5), np.array([[1, 2], [0, 2]]))
+    with pytest.raises(UnsupportedLayerError, match="indices that differ by sample, or move samples"):
+        import_forward(load_onnx(saved(tmp_path, built(network))))
 
 
 def test_a_celu_of_no_slope_is_refused(tmp_path: Path) -> None:

@@ -619,8 +619,8 @@ def test_what_a_training_graph_cannot_be_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
-        ({"clip": 1.0}, "other activations, clip, input_forget and peepholes"),
-        ({"activations": ["Sigmoid", "Relu"]}, "activations Sigmoid, Tanh"),
+        ({"clip": 1.0}, "clip, input_forget, peepholes and activations other than"),
+        ({"activations": ["Sigmoid", "Relu"]}, "activations other than Sigmoid, Tanh are"),
         ({"direction": "reverse"}, "only direction forward"),
     ],
     ids=("clip", "activations", "direction"),

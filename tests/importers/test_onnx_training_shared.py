@@ -309,21 +309,21 @@ def test_a_gradient_that_others_read_is_not_overwritten(tmp_path: Path) -> None:
         ),
         (
             [node("InPlaceAccumulatorV2", ["total", f"w_{n}", "reset"], [f"o{n}"]) for n in (1, 2)],
-            "overwrites the gradient of the weight from its other uses",
+            "overwrites the gradients from other uses of the weight",
         ),
         (
             [
                 *[node("InPlaceAccumulatorV2", ["total", f"w_{n}"], [f"o{n}"]) for n in (1, 2)],
                 node("SGD", ["w", "o1"], ["w_updated"]),
             ],
-            "other nodes read an incomplete sum",
+            "a node reads a weight's gradient before it is complete",
         ),
         (
             [
                 *[node("InPlaceAccumulatorV2", ["total", f"w_{n}"], [f"o{n}"]) for n in (1, 2)],
                 node("Neg", ["w_1"], ["other"]),
             ],
-            "other nodes read an incomplete sum",
+            "a node reads a weight's gradient before it is complete",
         ),
     ],
 )

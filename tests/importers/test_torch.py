@@ -367,7 +367,7 @@ REFUSED = {
         "first dimension is not the batch",
     ),
     "antialiased": (Antialiased, (torch.zeros(2, 1, 4, 6),) if MODULES else (), "try: use antialias=False"),
-    "a step": (Spikes, (torch.zeros(2, 4),) if MODULES else (), "a comparison as a number has no gradient"),
+    "a step": (Spikes, (torch.zeros(2, 4),) if MODULES else (), "a comparison has no gradient"),
     "a decision on data": (DataDependent, (torch.zeros(1, 4),) if MODULES else (), "cannot capture"),
 }
 

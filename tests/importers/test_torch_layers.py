@@ -87,6 +87,14 @@ def _heads_before_samples(x):
     return torch.cat(seen.split(len(x), 0), -1)
 
 
+def _set_in_place(x):
+    """One row and every second column of what is left, as a forward writes them."""
+    y = x * 2
+    y[:, 1] = x[:, 0]
+    y[:, 2:, ::2] = x[:, 2:, 1::2]
+    return y
+
+
 FUNCTIONS = {
     "normalize": ((4, 6), lambda x: F.normalize(x, dim=-1)),
     "normalize by absolute values": ((6,), lambda x: F.normalize(x, p=1)),
@@ -107,6 +115,28 @@ FUNCTIONS = {
     ),
     "indices of two dimensions": ((4, 6), lambda x: x[:, [[0, 1], [3, 2]], [5, 1]]),
     "a mask of elements": ((4, 6), lambda x: x[:, :, torch.arange(6) % 3 > 0]),
+    "gather of one index for all": (
+        (4, 6),
+        lambda x: x.gather(1, torch.tensor([[[3], [0]]]).expand(2, 2, 6)),
+    ),
+    "gather": ((4, 6), lambda x: x.gather(2, torch.tensor([[[5, 0], [1, 1], [2, 4]]]).expand(2, 3, 2))),
+    "take_along_dim": ((4, 6), lambda x: x.take_along_dim(torch.tensor([[[1], [0], [3], [5]]]), 2)),
+    "scatter": (
+        (4, 6),
+        lambda x: (3 * x).scatter(2, torch.tensor([[[5, 0], [1, 2]]]).expand(2, 2, 2), x[:, :2, :2]),
+    ),
+    "scatter of a number": (
+        (6,),
+        lambda x: x.scatter(1, torch.tensor([[5, 0]]).expand(2, 2), 0.5),
+    ),
+    "scatter into zeros": (
+        (6,),
+        lambda x: x.new_zeros(2, 9).scatter_add(1, torch.tensor([[8, 0, 3, 2, 1, 5]]).expand(2, 6), x),
+    ),
+    "index_add": ((4, 6), lambda x: x.index_add(1, torch.tensor([2, 0]), x[:, 1:3] * x[:, :2])),
+    "set in place": ((4, 6), _set_in_place),
+    "cdist": ((4, 6), lambda x: torch.cdist(x, x[:, :3] * 2 + 1)),
+    "cdist of sizes": ((4, 6), lambda x: torch.cdist(x, x[:, :3] * 2 + 1, p=1)),
     "aligned corners": ((2, 4, 6), lambda x: F.interpolate(x, (7, 3), mode="bilinear", align_corners=True)),
     "to the same size": ((2, 4, 6), lambda x: F.interpolate(x, (4, 6), mode="bicubic", antialias=True)),
     "cubic": ((2, 4, 6), lambda x: F.interpolate(x, (7, 3), mode="bicubic")),

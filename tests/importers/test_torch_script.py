@@ -79,9 +79,12 @@ def test_what_a_script_computes_of_a_label_makes_it_an_input():
         ),
         (lambda s, n, c: F.cross_entropy(s, c) + 3, "adds the constant 3"),
         (lambda s, n, c: F.cross_entropy(s, c, reduction="none").mean(), "reduction='none' returns a loss"),
-        (lambda s, n, c: F.kl_div(s, n.sum(1, keepdim=True) * s), "the target depends on trained weights"),
+        (
+            lambda s, n, c: F.kl_div(s, n.sum(1, keepdim=True) * s),
+            "the target of the loss depends on trained weights",
+        ),
         (lambda s, n, c: (s / s.sum()).mean(), "computing with losses or sums over samples"),
-        (lambda s, n, c: s.mean(0).max(), "leaves several numbers"),
+        (lambda s, n, c: s.mean(0).max(), "only if its result is a single number"),
     ],
 )
 def test_what_is_no_sum_of_losses_is_refused(loss, message):

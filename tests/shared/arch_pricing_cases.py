@@ -60,7 +60,7 @@ def soc(
         core=core,
         fpu=fpu,
         icache=ICACHE,
-        l1=L1Timing(65536, 16, 4, conflicts, "in_order", 2048, 1024),
+        l1=L1Timing(65536, 16, 4, conflicts, "in_order", 2048, 1024, 0),
         l2=replace(irrelevant(L2Timing), core_access_cycles=15, core_store_more_cycles=0),
         l3=irrelevant(L3Timing),
         dma=replace(irrelevant(DmaTiming), l1_bytes_per_cycle=8),

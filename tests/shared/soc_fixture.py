@@ -98,7 +98,7 @@ def soc_timing(cores: int = 8, dma: DmaTiming = DMA, **blocks: Any) -> SocTiming
         core=CoreTiming(1, 1, 2, 1, 5, 35, 2, 1, 1, 1, 4),
         fpu=FpuTiming(4, "static", "in_order", 1, 1, 1, 1, 14, 14, 14),
         icache=IcacheTiming(16, 512, 4, 2, 4096, 4, 18, 0, 0, 0, 6, 22, 4, 20, 2),
-        l1=L1Timing(64 * 1024, 16, 4, False, "in_order", 2048, 1024),
+        l1=L1Timing(64 * 1024, 16, 4, False, "in_order", 2048, 1024, 0),
         l2=L2Timing(512 * 1024, 15, 0, 0, 0, 0, 12, 26, True),
         l3=L3Timing(64 * 1024, 1.0, SETUP, L3_BURST, 2, UDMA_PROGRAM, UDMA_WAKE),
         dma=dma,

@@ -371,7 +371,7 @@ def build_update_graph(
     for key in GRADIENT_KEYS:
         if key in attributes:
             raise InputError(
-                f"'{key}' applies to all gradients of a model, not of one op", where=where, cure="remove it"
+                f"'{key}' applies to all gradients of a model, not to one op", where=where, cure="remove it"
             )
     options = optimizer_options(OptimizerSpec(kind, attributes, where), optimizer)
     builder = GraphBuilder(dtype)

@@ -104,7 +104,9 @@ def with_variants(graph: TrainingGraph, variants: Mapping[str, str]) -> Training
     for name, variant in variants.items():
         if name not in names and name not in choices:
             raise InputError(
-                f"{name!r} has no choice of implementation", where=graph.name, cure=suggestion(name, choices)
+                f"no op or step {name!r} has a choice of implementation",
+                where=graph.name,
+                cure=suggestion(name, choices),
             )
         if name not in names:
             _check_step(name, variant, [op for op in choosing if op.step == name])

@@ -339,8 +339,8 @@ def test_every_core_of_a_job_takes_it_once_and_in_the_order_of_the_pushes() -> N
     ("work", "fork", "message"),
     [
         (team("mm", 9), True, "needs 9 cores"),
-        (team("mm", 2), False, r"has work for cores \[0, 1\]"),
-        (TeamWork("mm", (None, None)), True, r"has work for cores \[\]"),
+        (team("mm", 2), False, r"cannot run on cores \[0, 1\]"),
+        (TeamWork("mm", (None, None)), True, r"cannot run on cores \[\]"),
     ],
 )
 def test_teams_that_do_not_fit_the_cluster_are_refused(work: TeamWork, fork: bool, message: str) -> None:

@@ -258,7 +258,9 @@ def test_a_summary_with_something_else_for_a_number(
 ) -> None:
     file = damaged / "summary.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), key: value}))
-    assert f"summary.json: '{key}' in the summary must" in refused(capsys, *_picture(damaged, "memory.csv"))
+    assert f"summary.json: '{key}' in the summary of the run must" in refused(
+        capsys, *_picture(damaged, "memory.csv")
+    )
 
 
 @pytest.mark.parametrize("text", ["", "[" * 100_000, "5", '{"cycles": ' + "9" * 5000 + "}", "\udcff"])

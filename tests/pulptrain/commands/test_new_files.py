@@ -80,7 +80,7 @@ def test_a_new_table_has_the_ops_of_a_run(
     for arguments, told in (
         (
             ["mine.yaml", "--run", "out"],
-            "--run: --run applies to a table (measured.csv) or an energy model only",
+            "--run: --run applies only if FILE is a .csv file, or with --kind energy",
         ),
         (["third.csv", "--run", "."], "cannot read"),
     ):
@@ -141,7 +141,7 @@ def test_a_shown_file_can_be_copied_and_run(
     for arguments, hint in (
         (["show", "conv2", "--kind", "primitive"], "'conv2d'"),
         (["show", "pulp-open", "dmma"], "dma"),
-        (["show", "mm", "--file"], "a model or a SoC"),
+        (["show", "mm", "--file"], "remove --file"),
         (["show", "mm", "--kind", "kernl"], "'kernel'"),
         (["show", "mm", "--codegen", "clang"], "clang-xpulp"),
     ):

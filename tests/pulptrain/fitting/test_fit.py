@@ -153,17 +153,17 @@ def test_that_none_was_found_in_time_is_not_that_there_is_none(monkeypatch: pyte
 
     monkeypatch.setattr("pulptrain.fitting.fit_model.solve", nothing)
     with pytest.raises(
-        InputError, match=r"was found in 0.1 s: it may or may not fit\n  try: use --time-limit 60"
+        InputError, match=r"after 0.1 s without a way .* there may still be one\n  try: use --time-limit 60"
     ):
         pt.fit("simple-mlp", l2="4KiB", l3=0, icache="warm", time_limit=0.1)
 
 
 def test_a_refusal_ends_with_its_time_and_names_one_form_that_fits() -> None:
     with pytest.raises(
-        InputError, match=r"--time-limit: the time limit ended the search .* of L2: there may be one"
+        InputError, match=r"--time-limit: the search reached its time limit .* of L2; there may still be some"
     ) as raised:
         pt.fit("simple-mlp", l2="2KiB", l3=0, icache="warm", time_limit=0.01)
-    size = re.search(r"--l2 (\d+)KiB, in which inference fits", str(raised.value))
+    size = re.search(r"--l2 (\d+)KiB for inference;", str(raised.value))
     assert size is not None
     pt.run("simple-mlp", steps="fw", l2=f"{size[1]}KiB", l3=0, icache="warm", functional=False)
 
@@ -223,7 +223,7 @@ def test_with_room_for_everything_nothing_is_decided() -> None:
         (
             ["--l2", "2KiB", "--l3", "0", "--icache", "warm"],
             2,
-            "too small for any form of training: inference",
+            "too small to train any parameters of simple-mlp: even inference needs",
         ),
         (["--deadline", "1kcycles"], 2, "cycles even with all data in L2, but the deadline is 1,000"),
         (["--deadline", "soon"], 2, "cannot read 'soon'"),
@@ -331,7 +331,7 @@ def test_a_time_is_that_of_the_command_once_it_is_over_nothing_is_searched(
 )
 def test_what_a_ladder_has_no_use_for_is_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert dispatch(["fit", "simple-mlp", "--ladder", *words.split()]) == 2
-    assert f"{words.split(maxsplit=1)[0]} applies to one form of training" in capsys.readouterr().err
+    assert f"{words.split(maxsplit=1)[0]} applies to one choice of trained" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("l2_bytes", [12 << 10, 31 << 10])

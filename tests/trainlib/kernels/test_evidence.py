@@ -229,7 +229,7 @@ def test_a_kernel_of_the_user_is_an_estimate_unless_it_names_rows(tmp_path: Path
     library, _ = LIBRARY.with_file("clang-xpulp", file)
     assert nest_evidence("clang-xpulp", "mine", library).label == MEASURED
     file.write_text(text.replace("{}", "measured: true\n"))
-    with pytest.raises(ConfigError, match="'measured' must name rows of measurements"):
+    with pytest.raises(ConfigError, match="'measured' must select rows of a CSV file of measurements"):
         LIBRARY.with_file("clang-xpulp", file)
 
 

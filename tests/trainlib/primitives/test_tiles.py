@@ -5,6 +5,7 @@ Without PyTorch the untiled NumPy evaluation is the truth.
 """
 
 import random
+from math import prod
 
 import numpy as np
 import pytest
@@ -18,9 +19,10 @@ from shared.oracle_torch import evaluate_torch
 from shared.primitive_harness import assert_close, random_sizes, run_op, run_tile, terms
 from shared.tiers import examples
 from trainlib.ir.steps import KernelChoice
+from trainlib.primitives.definition import DrawnInput
 from trainlib.references.reference import evaluate, run_reference
 from trainlib.registry import lowering_of
-from trainlib.training.phases import build_training_graph
+from trainlib.training.phases import build_layer_graph, build_training_graph
 from truth.given import torch_available
 
 TOLERANCE = 1e-5
@@ -106,6 +108,26 @@ def test_linear_layer_and_losses_in_any_tiles(ci, co, loss, bias, batch, seed):
 @pytest.mark.parametrize("seed", range(5))
 def test_relu_of_vectors_and_images_in_any_tiles(shape, seed):
     check_graph(two_layers(LayerSpec("act", "relu", {}, "x:2"), shape), seed)
+
+
+@pytest.mark.parametrize("name", ["relu", "add", "concat", "expand", "broadcast_add"])
+def test_one_long_row_behind_dimensions_of_size_1_is_cut(name):
+    """A [1, 1, 1, 18250] of others needs 73,000 B in fp32, more than an L1; every tile takes a part of it."""
+    inputs = {"relu": [(1, 1, 9)], "expand": [(1, 1, 1)], "broadcast_add": [(1, 1, 1), (1, 1, 9)]}
+    attributes = {"concat": {"axis": 1}, "expand": {"shape": [1, 1, 9]}}.get(name, {})
+    shapes = inputs.get(name, [(1, 1, 9)] * 2)
+    graph = build_layer_graph(name, attributes, [DrawnInput(shape) for shape in shapes])
+    values = {
+        name: np.arange(prod(tensor.shape), dtype=np.float32).reshape(tensor.shape) - 4
+        for name, tensor in graph.tensors.items()
+    }
+    for op in graph.ops:
+        cut = {**lowering_of(op).extents(op, graph.tensors), **lowering_of(op).reductions(op, graph.tensors)}
+        assert 9 in cut.values(), op.name
+        sizes = {axis: min(size, 2) for axis, size in cut.items()}
+        made, _ = run_op(op, graph.tensors, values, sizes, CHOICE)
+        for tensor, whole in run_reference(op, graph.tensors, values).items():
+            np.testing.assert_array_equal(made[tensor], whole)
 
 
 @pytest.mark.parametrize("name", ["digits-cnn", "tutorial-cnn"])

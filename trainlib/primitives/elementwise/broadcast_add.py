@@ -21,7 +21,7 @@ from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array, KernelCall, KernelChoice, Tensors
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Shape, Step, Values
 from trainlib.primitives.lowering.axes import LEADING, ONE, Area, Axes, AxesLowering, LeadingBoxes
-from trainlib.primitives.lowering.boxes import CUT_DIMENSIONS, row_major
+from trainlib.primitives.lowering.boxes import leading, row_major
 from trainlib.primitives.lowering.calls import BATCH, VECTOR_ADD
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.lowering.pieces import TileBuilder
@@ -119,17 +119,18 @@ class _Gradient(AxesLowering):
         """The gradient has those it was not repeated in."""
         return repeated_axes(tensors[op[role]].shape, op.attributes["shape"])
 
-    def _dimensions(self, op: Op, tensors: Tensors, *, repeated: bool) -> Axes:
+    def _cut(self, op: Op, tensors: Tensors, *, repeated: bool) -> dict[str, int]:
         kept, dimensions = self.axes_of(op, tensors, op.writes[0]), self.axes_of(op, tensors, "dy")[1:]
-        return tuple([name for name in dimensions if (name not in kept) == repeated][:CUT_DIMENSIONS])
+        names = tuple([name for name in dimensions if (name not in kept) == repeated])
+        return leading(self._sizes(op, tensors, names))
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples, and the first two dimensions that were not."""
-        return self._sizes(op, tensors, (BATCH, *self._dimensions(op, tensors, repeated=False)))
+        return {**self._sizes(op, tensors, (BATCH,)), **self._cut(op, tensors, repeated=False)}
 
     def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """The first two dimensions that were."""
-        return self._sizes(op, tensors, self._dimensions(op, tensors, repeated=True))
+        return self._cut(op, tensors, repeated=True)
 
     def compute(self, area: Area, build: TileBuilder) -> None:
         """Zeros, to which the box of dy is added; the box of dy itself where nothing was repeated."""

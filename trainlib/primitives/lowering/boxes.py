@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from configs.errors import ShapeError
@@ -20,7 +20,15 @@ def leading_extents(shape: Shape, axes: Sequence[int] | None = None) -> dict[str
     """The batch and up to two dimensions of a sample (of `axes`, if given), each ``d`` with its number."""
     sample = shape[1:]
     allowed = range(len(sample)) if axes is None else axes
-    return {**batch_extent(shape[0]), **{f"d{axis}": sample[axis] for axis in allowed[:CUT_DIMENSIONS]}}
+    return {**batch_extent(shape[0]), **leading({f"d{axis}": sample[axis] for axis in allowed})}
+
+
+def leading(sizes: Mapping[str, int]) -> dict[str, int]:
+    """The first two of these dimensions; if these have one element each, of those that have more."""
+    first = list(sizes)[:CUT_DIMENSIONS]
+    if all(sizes[name] == 1 for name in first):
+        first = [name for name, size in sizes.items() if size > 1][:CUT_DIMENSIONS] or first
+    return {name: sizes[name] for name in first}
 
 
 def sizes_of(region: Region) -> Shape:
