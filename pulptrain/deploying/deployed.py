@@ -67,7 +67,7 @@ class Deployed(Struct, frozen=True):
             "loops": project.loops,
             "c_kernels": list(project.kernels),
             "peak_bytes": dict(project.peak_bytes),
-            "code_bytes": {part: dict(sizes) for part, sizes in project.code.items()},
+            **{f"{part}_code_bytes": dict(sizes) for part, sizes in project.code.items()},
             "project_files": [
                 {"name": path, "size_bytes": len(content)} for path, content in project.files.items()
             ],

@@ -274,7 +274,7 @@ BAD: Mapping[str, tuple[Sequence[NodeText], Mapping[str, Any], Sequence[Any], st
     "float weights": (
         [conv("c1", "x", "y")],
         {"w": np.random.default_rng(0).normal(size=(4, 4, 3, 3)).astype(np.float32)},
-        *([], "c1", "not quantised to 2 bits with one step"),
+        *([], "c1", "not quantised to 2 bits with one scale per output channel"),
     ),
     "weights of more bits": (
         [conv("c1", "x", "y")],

@@ -102,8 +102,12 @@ def test_options():
 )
 def test_an_option_changes_what_its_entry_names(key):
     # Nothing else of an option of the SoC is written anywhere: a new one needs its entry only.
-    others = {"cores": 4, "fpus": "2-static", "bank_conflicts": "off", "freq": "100MHz"}
-    several = {"fpus": {"fpu.mapping", "fpu.count"}, "freq": {"clock.cluster_hz", "clock.soc_hz"}}
+    others = {"cores": 4, "fpus": "2-static", "bank_conflicts": "off", "freq": "100MHz", "form": "tables"}
+    several = {
+        "fpus": {"fpu.mapping", "fpu.count"},
+        "freq": {"clock.cluster_hz", "clock.soc_hz"},
+        "form": {"l1.tables_bytes"},
+    }
     changed = flat(with_options(load_soc(), **{key: others.get(key, "200KiB")}))
     differing = {name for name, value in flat(load_soc()).items() if changed[name] != value}
     assert differing == several.get(key, {ALL[key].path})

@@ -268,14 +268,26 @@ def test_where_one_layer_is_changed_the_others_are_found(
 ) -> None:
     """The op behind may find that it can load less, or more, while the changed one is at work."""
     cache = ResultCache(tmp_path / "kept.sqlite")
-    first = run_model(MODEL, functional=False, cache=cache)
+    warm = Settings(icache="warm")
+    first = run_model(MODEL, warm, functional=False, cache=cache)
     ops = [op["name"] for op in first.summary["ops"]]
-    edited = Settings(kernels=("conv1.WG=mm_unroll_2x4",))
+    edited = replace(warm, kernels=("conv1.WG=mm_unroll_2x4",))
     place = ops.index("conv1.WG")
     cut, _ = asked_again(monkeypatch, cache, MODEL, edited)
     assert "conv1.WG" in cut
     assert set(cut) <= {"conv1.WG", *ops[place + 1 : place + 2]}
     assert asked_again(monkeypatch, cache, MODEL, edited) == ([], [])
+    assert asked_again(monkeypatch, cache, MODEL, warm) == ([], [])
+
+
+def test_where_code_is_fetched_another_layer_changes_the_waits_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A larger kernel leaves less of the shared cache to the others: their tilings are searched again."""
+    cache = ResultCache(tmp_path / "kept.sqlite")
+    first = run_model(MODEL, functional=False, cache=cache)
+    cut, _ = asked_again(monkeypatch, cache, MODEL, Settings(kernels=("conv1.WG=mm_unroll_2x4",)))
+    assert set(cut) == {op["name"] for op in first.summary["ops"]}
     assert asked_again(monkeypatch, cache, MODEL, Settings()) == ([], [])
 
 

@@ -146,8 +146,6 @@ OTHERS: dict[str, dict[str, Any]] = {
         "for r in 1..count jump { L:X(p,r,i) } S:Y(p,i) } } } else { for p in start..stop jump { "
         "for i in 0..inner jump { L:X(p,0,i) for r in 1..count jump { L:X(p,r,i) } S:Y(p,i) } } }",
     },
-    "norm_fw": {"only": "has_w == has_b"},
-    "norm_wg_columns": {"only": "has_mean and has_dw and has_db"},
     "transpose_matrix": {
         "names": {"larger": "max(N, M)", **_own("larger")},
         "nest": "if (M > N) { for i in 0..N jump { for j in start..stop jump { L:X(i,j) S:Y(j,i) } } } "

@@ -88,7 +88,7 @@ def test_an_earlier_export_is_replaced_whole(model: str) -> None:
     [
         ("--out foreign", 2, "'foreign' exists already and pulptrain did not export it"),
         ("--out small.yaml", 2, "--out"),
-        ("--out net --dtype fp16", 2, "has no C source for dtype float16"),
+        ("--out net --dtype fp16 --accumulator kernel", 2, "--accumulator"),
         ("--out net --arena 64B", 3, "the linker leaves"),
         ("--out net --arena much", 2, "--arena"),
         ("--out net --kernel-library trainlib=foreign", 2, "is not a PULP-TrainLib"),

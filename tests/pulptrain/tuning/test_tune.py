@@ -394,7 +394,7 @@ def test_ctrl_c_leaves_a_schedule_that_runs(
         (["--start", "none.yaml"], "no such file"),
         (["--tilings", "-1"], "--tilings"),
         (["--step-variants", "gpu"], "unknown variant 'gpu'"),
-        (["--variant", "FW=none"], "--step-variants restricts the choice"),
+        (["--variant", "FW=none"], "limit the choice of tune by --step-variants"),
         (["--layout", "HCW"], "unknown layout 'HCW'"),
         (["--strategy", "paper", "--largest-tiles", "0"], "--largest-tiles"),
     ],

@@ -21,8 +21,8 @@ BY_DATA = ("gelu", "tanh", "gru_cell_fw")
 """Kernels that branch on data: they have the shares of the examples, whose inputs are larger."""
 
 OTHERS = {
-    *("norm_known", "adamw", "norm_apply", "norm_wg", "mm_M+vect_sum"),
-    "column_sum+mm_unroll_4x1+transpose_matrix",
+    *("norm_known", "norm_wg_columns_row_dw_rms", "norm_ig_row_w_rms"),
+    *("copy", "copy+gru_cell_bw+set_to_value"),
 }
 """Farther off: a nest prices several C kernels, or does not see what its C decides by."""
 
