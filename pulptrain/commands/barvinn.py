@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -131,13 +133,17 @@ def command(
         typer.echo(json.dumps(outcome.summary, indent=2))
     elif not quiet:
         print_outcome(outcome)
-        images = [path for path in written if path.name[:2].isdigit()]
-        for path in written:
-            if path not in images:
-                typer.echo(f"  {path}")
-        if images:
-            typer.echo(f"  and {len(images)} memory images, NN-LAYER-weights.txt ...")
+        _print_files(written)
     warn_of_overflow(outcome.summary)
+
+
+def _print_files(written: Sequence[Path]) -> None:
+    images = [path for path in written if path.name[:2].isdigit()]
+    for path in written:
+        if path not in images:
+            typer.echo(f"  {path}")
+    if images:
+        typer.echo(f"  and {len(images)} memory images, NN-LAYER-weights.txt ...")
 
 
 def parse_input(text: str) -> tuple[int, ...]:

@@ -185,8 +185,16 @@ def test_weights_are_quantised_where_they_are_multiples_of_a_step() -> None:
     ("weights", "bits", "text"),
     [
         (np.array([[3.0, 1.0, -1.0]]), 2, "need 3 bits, but 2 are set"),
-        (np.random.default_rng(0).normal(size=(4, 9)), 2, "not quantised to 2 bits with one scale per output channel"),
-        (np.random.default_rng(0).normal(size=(4, 9)), 8, "not quantised to 8 bits with one scale per output channel"),
+        (
+            np.random.default_rng(0).normal(size=(4, 9)),
+            2,
+            "not quantised to 2 bits with one scale per output channel",
+        ),
+        (
+            np.random.default_rng(0).normal(size=(4, 9)),
+            8,
+            "not quantised to 8 bits with one scale per output channel",
+        ),
         (np.array([[np.nan, 1.0]]), 2, "infinities or NaN"),
     ],
 )
