@@ -28,6 +28,7 @@ from scheduler.programs.prefetch import readable_early
 from scheduler.programs.program import ProgramBuilder
 from scheduler.programs.staging_emitter import StagingEmitter, places_of
 from scheduler.schedule_cache import ScheduleCache
+from scheduler.table_form import MOST_TRANSFERS
 from scheduler.tiles.code_cost import CodeCost, Lost, op_code
 from scheduler.tiles.l1_layout import L1Layout, lay_out_ops
 from scheduler.tiles.l2_slots import NOT_STREAMED, OpSlots, OpStream
@@ -213,8 +214,8 @@ def _emit(graph: TrainingGraph, layout: Layout, timing: SocTiming) -> ProgramBui
     """The builder with all actions: around the tile loop of every op the copies between L2 and L3."""
     plan, ops = layout.plan, layout.ops
     dma = timing.dma
-    if timing.l1.tables_bytes:  # which a transfer of their own brings
-        dma = replace(dma, transfer_ids=dma.transfer_ids - 1)
+    if timing.l1.tables_bytes:  # which another transfer brings
+        dma = replace(dma, transfer_ids=min(dma.transfer_ids - 1, MOST_TRANSFERS))
     builder = ProgramBuilder(graph, partial(plan.place, 0), cores=timing.cores, dma=dma)
     staging = StagingEmitter(plan, graph, builder.actions, [item.layout.resident for item in ops])
     for number, item in enumerate(ops):

@@ -26,6 +26,9 @@ from traces.events import Work
 TABLE_KIND = "table"
 """Kind of the places of tables in a plan."""
 
+MOST_TRANSFERS = 15
+"""Identifiers of transfers that the four bits of a wait can say: 0 stands for none."""
+
 PLACES = 2
 """Places of tables in L1: those that are walked, and those that come."""
 

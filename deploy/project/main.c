@@ -122,7 +122,7 @@ static void compare(const char *op, const struct tensor *tensor) {
         }
         if (off) put(&tensor->at, done, wanted.bytes, some);
     }
-    if (tensor->few && off > 1 + bytes / each / 64) unequal += (int)off;
+    if (tensor->few && off > 1 + bytes / each / 64) unequal = (int)off;
     compared++;
     wrong += unequal != 0;
     expected += bytes;

@@ -44,15 +44,19 @@ def take_branches(graph: onnx.GraphProto, constant: Callable[[str], Array | None
 def _put(graph: onnx.GraphProto, node: onnx.NodeProto, branch: onnx.GraphProto, names: set[str]) -> None:
     """The nodes and weights of a branch behind those of a graph."""
     made = [name for inner in branch.node for name in inner.output if name]
-    own = [*made, *(item.name for item in branch.initializer)]
-    words = {name: f"{node.name or node.output[0]}_{name}" if name in names else name for name in own}
+    sparse = [item.values.name for item in branch.sparse_initializer]
+    own = [*made, *(item.name for item in branch.initializer), *sparse]
+    # The first result of a node is the only name that no other node has.
+    words = {name: f"{node.output[0]}_{name}" if name in names else name for name in own}
     results = dict(zip([item.name for item in branch.output][::-1], node.output[::-1], strict=True))
     words |= {name: result for name, result in results.items() if name in made and result}
     names |= set(words.values())
     for item in branch.initializer:
         graph.initializer.add().CopyFrom(item)
         graph.initializer[-1].name = words[item.name]
-    graph.sparse_initializer.extend(branch.sparse_initializer)
+    for sparse_item in branch.sparse_initializer:
+        graph.sparse_initializer.add().CopyFrom(sparse_item)
+        graph.sparse_initializer[-1].values.name = words[sparse_item.values.name]
     for inner in branch.node:
         graph.node.append(inner)
         _rename(graph.node[-1], words)

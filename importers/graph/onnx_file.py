@@ -79,9 +79,10 @@ def _read(
     """A message as `load_onnx` reads it; the message is changed."""
     where, graph = str(file), model.graph
     opset = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=1)
-    if opset < OLDEST_OPSET and any(_is_older(node, opset) for node in graph.node):
+    older = next((node for node in graph.node if opset < OLDEST_OPSET and _is_older(node, opset)), None)
+    if older is not None:
         raise _wrong(
-            f"the model is of opset {opset}",
+            f"the model is of opset {opset}, whose {older.op_type} differs from that of opset {OLDEST_OPSET}",
             where,
             f"use opset {OLDEST_OPSET} or newer: onnx.version_converter.convert_version(model, 17)",
         )
@@ -105,6 +106,12 @@ def _read(
     )
     _check_ops(read)
     return fold_constants(read)
+
+
+def _named(outputs: Sequence[str]) -> tuple[str, ...]:
+    """Those of a node up to the last with a name: ONNX counts no others."""
+    count = max((number for number, name in enumerate(outputs, start=1) if name), default=0)
+    return tuple(outputs[:count])
 
 
 def _is_older(node: onnx.NodeProto, opset: int) -> bool:
@@ -294,7 +301,7 @@ def _nodes(graph: onnx.GraphProto, where: str) -> tuple[OnnxNode, ...]:
         if len(attributes) != len(proto.attribute):
             raise _wrong("has a duplicate attribute", f"{where}: node '{name}'", CHECKED)
         nodes.append(
-            OnnxNode(name, f"{domain}{proto.op_type}", tuple(proto.input), tuple(proto.output), attributes)
+            OnnxNode(name, f"{domain}{proto.op_type}", tuple(proto.input), _named(proto.output), attributes)
         )
     return tuple(nodes)
 

@@ -136,11 +136,14 @@ def _product(node: Node) -> View:
 
 def _batch_norm(node: Node) -> View:
     running = {"running_mean": node.constant(3), "running_var": node.constant(4)}
-    training = node.op.endswith("Internal") or bool(node.integer("training_mode", 0))
-    if node.opset < 14 and not node.op.endswith(
-        "Internal"
-    ):  # a training says it by its outputs, or is no test
-        training = len(node.shapes) > 1 if node.opset >= 7 else not node.integer("is_test", 0)
+    training = True
+    if not node.op.endswith("Internal"):
+        if node.opset >= 14:
+            training = bool(node.integer("training_mode", 0))
+        elif node.opset >= 7:  # a training has more outputs
+            training = len(node.shapes) > 1
+        else:
+            training = not node.integer("is_test", 0)
     if node.used - {0, 1, 2} or (node.used - {0} and not training):
         raise CannotTakeError("outputs mean and variance are not supported", "use the first output only")
     options: dict[str, Any] = {"momentum": round(1 - node.real("momentum", 0.9), 6)}

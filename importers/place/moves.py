@@ -358,7 +358,10 @@ def scattered(site: Site, base: Any, source: Any, where: Sequence[Array], *, add
     if np.unique(flat).size < flat.size:
         raise CannotTakeError("scattering twice to one place is not supported", "use each place once")
     if elements(source.shape) != flat.size:
-        raise CannotTakeError("more is scattered than there are indices", "use one index for each element")
+        raise CannotTakeError(
+            f"{elements(source.shape)} elements are scattered to {flat.size} places",
+            "use one index per element",
+        )
     source = as_view(site, source, like, "_source")
     if adds:
         zeros = Constant(np.zeros(shape, np.float32))

@@ -62,7 +62,7 @@ def _movedim(node: Node) -> View:
 
 def _same(node: Node) -> View:
     before, after = node.dtypes
-    if before == "torch.bool":
+    if before == "torch.bool" and after != before:
         raise CannotTakeError(
             "a comparison has no gradient (torch.export drops surrogate gradients)", "use sigmoid instead"
         )
@@ -174,6 +174,10 @@ def _gather(node: Node) -> View:
 
 def _scatter(node: Node) -> View:
     """Into a dimension: at an index for each element, at whole places, at one place, at a slice."""
+    if node.get("reduce") or node.get("alpha", 1) != 1:  # PyTorch has no gradient of the first either
+        raise CannotTakeError(
+            "scattering with 'reduce' or 'alpha' is not supported", "multiply the source before"
+        )
     base = node["self"]
     shape, dim = base.shape, node["dim"] % len(base.shape)
     source = node.get("src", node.get("source", node.get("value")))

@@ -133,11 +133,11 @@ class Confirmation:
         verdict = self._verdict(truth, name, theirs, FEW_NUDGES)
         if verdict.verdict == FAILED:
             verdict = self._verdict(truth, name, theirs, MANY_NUDGES)
-        undecidable = truth.undecidable(name)
-        if verdict.verdict == FAILED and truth.reads_not_finite:
+        reason = truth.undecidable(name) if verdict.verdict == FAILED else None
+        if reason and truth.reads_not_finite:
             # The op does what its formula says, and PyTorch makes something else of a NaN.
-            self._tell(replace(verdict, verdict=WITHOUT_TRUTH, why=undecidable or ""))
-        elif verdict.verdict == FAILED and undecidable is None:
+            self._tell(replace(verdict, verdict=WITHOUT_TRUTH, why=reason))
+        elif verdict.verdict == FAILED and not reason:
             why = "differs from torch.optim after these updates"
             why = why if update else "its NumPy reference differs from PyTorch"
             self._tell(replace(verdict, why=f"{why}: {verdict.why}"))

@@ -347,6 +347,11 @@ class Spikes(OverBatch):
         return (self.fc(x) > 0).to(x.dtype)
 
 
+class AddedTwice(OverBatch):
+    def forward(self, x):
+        return self.fc(x).index_add(1, torch.tensor([0]), x[:, :1], alpha=2.0)
+
+
 class DataDependent(nn.Module):
     def forward(self, x):
         return x if x.sum() > 0 else -x
@@ -368,6 +373,11 @@ REFUSED = {
     ),
     "antialiased": (Antialiased, (torch.zeros(2, 1, 4, 6),) if MODULES else (), "try: use antialias=False"),
     "a step": (Spikes, (torch.zeros(2, 4),) if MODULES else (), "a comparison has no gradient"),
+    "a factor of a scatter": (
+        AddedTwice,
+        (torch.zeros(2, 4),) if MODULES else (),
+        "multiply the source before",
+    ),
     "a decision on data": (DataDependent, (torch.zeros(1, 4),) if MODULES else (), "cannot capture"),
 }
 

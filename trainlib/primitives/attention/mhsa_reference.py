@@ -9,7 +9,6 @@ import numpy as np
 
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Array
-from trainlib.primitives.attention.attention_projections import low_rank
 from trainlib.primitives.definition import Reference, Values
 
 
@@ -29,9 +28,11 @@ def _columns(role: str, values: Values) -> Array:
 
 def _low_rank(op: Op, values: Values) -> Any:
     """What adapters add to a step of their frozen weight, [n, features, L]: up · h, or downᵀ · dh."""
+    matrices = [role for role in op.reads if role.endswith(("_up", "_down"))]
+    hidden = [role for role in op.reads if role.removeprefix("d")[0] == "h"]
     return sum(
         np.einsum("fr,nrl->nfl", _turned(weight, "_down", values), values[h], optimize=True)
-        for weight, h in low_rank(op)
+        for weight, h in zip(matrices, hidden, strict=True)
     )
 
 

@@ -40,7 +40,7 @@ class RowLoop(Struct, frozen=True):
             tuple(np.split(values[name], self.parts[name], axis)) if name in self.parts else values[name]
             for name in self.reads
         ]
-        made = self.formula(*read)
+        made = self.formula(*read, **self.numbers)
         results = (made,) if len(self.writes) == 1 and self.writes not in self.parts else made
         return {
             name: np.concatenate(array, axis) if name in self.parts else array
