@@ -2,10 +2,11 @@
 """What a schedule cost to find out, kept from run to run: the tilings chosen and the prices of kernels.
 
 Both follow from their question alone, so a run that finds them has the same result as one that does not. The
-question is the context they are kept under (`scheduler.search.cache`), version of the simulator and SoC, and
-beside it of a tiling all that makes ops alike, of a price what the work was made from. So models that share
-ops share them, and where a layer is changed the others are found. What stays in L1 is a question of its own:
-the programs, which share a memory, and their options.
+question is the context they are kept under (`scheduler.search.cache`), version of the simulator and SoC
+without the sizes of L2 and L3, and beside it of a tiling all that makes ops alike, of a price what the work
+was made from. So models that share ops share prices. They share tilings where all code starts warm; else what
+an op waits for its code depends on all programs, which are a part of the context then. What stays in L1 is a
+question of its own: the programs, which share a memory, and their options.
 """
 
 from __future__ import annotations

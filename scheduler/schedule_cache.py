@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What planning a graph has found out, for further schedules of the same graph, SoC and options."""
+"""What planning a graph has found out, for further schedules of it on the same SoC or one with another L2."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 class ScheduleCache:
     """Answers of `scheduler.schedule.build_schedule` and of the search of residents, filled while they plan.
 
-    It saves time and changes no result. The schedules that share one may differ in what is resident, and in
-    nothing else. `scheduler.run_cache` keeps its tilings and residents from run to run.
+    It saves time and changes no result. The schedules that share one may differ in what is resident and in
+    the sizes of L2 and L3, and in nothing else. `scheduler.run_cache` keeps its tilings and residents from
+    run to run.
     """
 
     def __init__(

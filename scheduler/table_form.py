@@ -75,10 +75,7 @@ def _is_call(form: Hashable) -> bool:
 
 def with_tables(schedules: Sequence[Schedule], timing: SocTiming, sizes: Sizes) -> tuple[list[Schedule], int]:
     """The schedules of programs in one memory with their tables, which lie in L2 behind all that is planned
-    there, and the bytes of all of them. What has its tables keeps them."""
-    if any(item.kind == TABLE_KIND for item in schedules[0].plan.allocations):
-        moves = [each for schedule in schedules for each in schedule.program.actions if is_of_tables(each)]
-        return [*schedules], sum(each.commands[0].size_bytes for each in moves if isinstance(each, DmaStart))
+    there, and the bytes of all of them."""
     address = begin = align(max(schedule.peak_bytes.get("l2", 0) for schedule in schedules))
     near = align(max(schedule.peak_bytes.get("l1", 0) for schedule in schedules))
     result = []

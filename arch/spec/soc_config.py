@@ -120,7 +120,10 @@ READABLE, TABLES = FORMS = ("readable", "tables")
 TABLES_BYTES = 2048
 """L1 for tables where the SoC says nothing: of the zoo most ops have room in half of it."""
 
-STACKS = ("l1.size_bytes", "l1.master_stack_bytes", "l1.worker_stack_bytes", "l1.tables_bytes", "cores")
+STACKS = (
+    *("l1.size_bytes", "l1.master_stack_bytes", "l1.worker_stack_bytes", "l1.tables_bytes"),
+    *("form", "cores"),
+)
 """What decides whether L1 holds the stacks and tables."""
 
 POWERS_OF_TWO = frozenset({"l1.banks", "l1.word_bytes", "icache.line_bytes"})
@@ -281,6 +284,13 @@ def _check_relations(soc: SocTiming, places: Mapping[str, str], file: str = "") 
             "l1.tables_bytes",
             ("l2.holds_code", "form"),
             "must be 0: constants of this chip lie in flash, from where its DMA brings no tables",
+            f"--form {READABLE}",
+        )
+    if soc.l1.tables_bytes and soc.dma.transfer_ids < 2:
+        raise refused(
+            "dma.transfer_ids",
+            ("l1.tables_bytes", "form"),
+            "must be 2 or more: tables need one, and all other transfers one",
             f"--form {READABLE}",
         )
     if soc.dma.l1_bytes_per_cycle % soc.l1.word_bytes:

@@ -18,7 +18,9 @@ def file_of(found: list[Description], name: str) -> str:
     texts = [item["file"] for item in found if item["kind"] in ("model", "soc")]
     if not texts:
         raise InputError(
-            f"{name!r} is not in a file, so --file does not apply", where="--file", cure="remove --file"
+            f"--file applies only to models and SoCs, not to {name!r}",
+            where="--file",
+            cure="use a model or a SoC",
         )
     return str(texts[0])
 

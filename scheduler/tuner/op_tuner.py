@@ -51,7 +51,7 @@ class OpTuner:
         self._rules = rules or SpaceRules()
         if self._rules.cuts < 0 or not self._rules.depths or min(self._rules.depths) < 1:
             raise InputError(
-                f"nothing to search with {self._rules.cuts} tilings and {self._rules.depths} buffers",
+                f"the number of tilings is {self._rules.cuts}, but must be 0 or more",
                 where="--tilings",
                 cure="use --tilings 0 (all tilings), or --tilings 1 or more",
             )

@@ -164,6 +164,7 @@ def test_what_several_rows_hold_is_counted_once(tmp_path: Path) -> None:
         ("op,cycles\nconv.FW,\n", "the file has no measured cycles"),
         ("a\0b", "not a text file"),
         ("\n[0] cycles = -7\n", "log.txt:2: cycles must be a number above 0, not '-7'"),
+        ("op conv.FW 1200cycles\n", "log.txt:1: cycles must be a number above 0, not '1200cycles'"),
         ("[0] cycles = 0x12\n", "log.txt:1: cycles must be a number above 0, not '0x12'"),
         ("op conv.FW nan\n", "not 'nan'"),
         ("op conv.FW 0\n", "not '0'"),

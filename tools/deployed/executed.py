@@ -119,7 +119,7 @@ def called() -> Iterator[Called]:
     for one in (*_of_primitives(), *_of_matmuls()):
         key = (one.nest.kernel, tuple(call.kernel for call in one.calls))
         size = (one.nest.sizes, one.nest.per_core, one.nest.accumulates, one.nest.cores)
-        # Of equal sizes the last: arguments that no size says may differ, so a few are kept.
+        # Arguments that no size says may differ: of equal sizes up to three are called.
         found[key].setdefault((*size, len(found[key]) % 3), one)
     for key in sorted(found):
         yield from _various(list(found[key].values()))

@@ -64,7 +64,18 @@ def _row(model: str, buffering: str, *, known: bool) -> tuple[int | str, ...]:
     )
     schedule = prepare(model, settings).schedule
     folder = Path("out/mends") / f"{Path(model).stem}-{buffering}"
-    options = ("--soc", RTL_MACHINE, "--l1", L1, "--icache", start, "--buffering", buffering)
+    options = (
+        "--soc",
+        RTL_MACHINE,
+        "--codegen",
+        CODEGEN,
+        "--l1",
+        L1,
+        "--icache",
+        start,
+        "--buffering",
+        buffering,
+    )
     shares = {
         op: found["c"] / found["nest"] for op, found in execute(model, folder.absolute(), *options).items()
     }

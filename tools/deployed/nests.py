@@ -21,7 +21,7 @@ import argparse
 import pickle
 import re
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -131,7 +131,6 @@ class Kernel:
     def __init__(self, name: str, runs: Sequence[Execution], program: Program) -> None:
         self.name, self.program = name, program
         header = LIBRARY.header(CODEGEN, name)
-        self.data: dict[str, Any] = {key: header.section.values[key] for key in ("arrays",)}
         self.section = YAML(typ="rt").load(Path(header.section.file).read_text(encoding="utf-8"))
         self.section.update(loops_of_c(name))
         known = {"cores", *(self.section.get("names") or {})}
@@ -215,8 +214,6 @@ class Kernel:
         addresses = sorted({at for run in self.runs for at, _ in run.steps})
         column = {at: number for number, at in enumerate(addresses)}
         executed = np.zeros((len(self.runs), len(addresses)))
-        self.taken: Counter[int] = Counter()
-        self.closing: set[int] = set()
         taken = np.zeros_like(executed)
         for row, run in enumerate(self.runs):
             for (at, then), times in run.steps.items():

@@ -59,7 +59,8 @@ _TILE = re.compile(
 _STEPS = re.compile(r"N_TRAIN_STEPS=([1-9]\d{0,9})\b")
 _BENCH = re.compile(r"\b(train_cycles|opt_cycles)(_hi|_lo)?=(\S+)")
 _NAMED = re.compile(
-    r"(?:op (\S+)|(\S+\.(?:FW|LOSS|IG|WG|BW|UPD)\w*))[ \t:=]+(\S+?)(?: cycles| ?([mnuµ]?s|host ticks))?\Z"
+    r"(?:op (\S+)|(\S+\.(?:FW|LOSS|IG|WG|BW|UPD)\w*))[ \t:=]+(\S+?)"
+    r"(?: cycles|(?<=[\d.,]) ?([mnuµ]?s|host ticks))?\Z"
 )
 
 _CURE = (

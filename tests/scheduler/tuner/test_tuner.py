@@ -234,7 +234,7 @@ def test_pruned_finds_what_exhaustive_finds_on_every_op_of_a_model(model: str) -
 
 
 def test_the_result_does_not_depend_on_the_workers() -> None:
-    assert run_tune(workers=1).schedule == run_tune(workers=2).schedule
+    assert repr(run_tune(workers=1).schedule) == repr(run_tune(workers=2).schedule)  # with all cycles
 
 
 def test_paper_looks_at_the_largest_tiles_and_all_kernels() -> None:
@@ -255,7 +255,7 @@ def test_paper_looks_at_the_largest_tiles_and_all_kernels() -> None:
 @pytest.mark.needs_optuna
 def test_optuna_keeps_its_budget_and_repeats_itself() -> None:
     one, other = (run_tune("optuna", budget=12, seed=3) for _ in range(2))
-    assert one.schedule == other.schedule
+    assert repr(one.schedule) == repr(other.schedule)
     assert all(choice.evaluated <= 12 for choice in one.schedule.choices)
     assert any(choice.candidates > 12 for choice in one.schedule.choices)
 
@@ -272,7 +272,7 @@ def test_what_the_cache_holds_is_not_simulated_again(tmp_path: Path, monkeypatch
         monkeypatch.setattr(f"scheduler.tuner.strategies.{name}", refuse)
     monkeypatch.setattr("scheduler.explore.sweep.simulate_point", refuse)
     warm = run_tune(cache=cache)
-    assert warm.schedule == cold.schedule
+    assert repr(warm.schedule) == repr(cold.schedule)
     assert warm.cached == cold.schedule.evaluated
 
 
