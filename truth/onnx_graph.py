@@ -286,6 +286,37 @@ def _gather(n: _Node) -> Any:
     return rows.reshape((*n.x.shape[:axis], *index.shape, *n.x.shape[axis + 1 :]))
 
 
+@_op("GatherElements", "Scatter", "ScatterElements")
+def _elements(n: _Node) -> Any:
+    """Of one dimension, at an index for each element."""
+    axis, index = n.get("axis", 0) % n.x.dim(), n.at(1)
+    index = n.torch.where(index < 0, index + n.x.shape[axis], index)
+    if n.op == "GatherElements":
+        return n.x.gather(axis, index)
+    if n.get("reduction", "none") not in ("none", "add"):
+        raise n.cannot("reduction")
+    adds = n.get("reduction", "none") == "add"
+    return (n.x.scatter_add if adds else n.x.scatter)(axis, index, n.at(2))
+
+
+@_op("GatherND", "ScatterND")
+def _places(n: _Node) -> Any:
+    """At an index of several dimensions for each part; GatherND has leading ones in common with it."""
+    index, shared = n.at(1), n.get("batch_dims", 0)
+    sizes = index.shape[:-1]
+    places = [
+        n.torch.arange(sizes[dim]).reshape([-1 if at == dim else 1 for at in range(len(sizes))]).expand(sizes)
+        for dim in range(shared)
+    ]
+    for number, place in enumerate(index.unbind(-1)):
+        places.append(n.torch.where(place < 0, place + n.x.shape[shared + number], place))
+    if n.op == "GatherND":
+        return n.x[tuple(places)]
+    if n.get("reduction", "none") not in ("none", "add"):
+        raise n.cannot("reduction")
+    return n.x.index_put(tuple(places), n.at(2), accumulate=n.get("reduction", "none") == "add")
+
+
 @_op("Concat", "com.microsoft:ConcatTraining")
 def _concat(n: _Node) -> Any:
     axis = n.get("axis")

@@ -150,6 +150,20 @@ EXACT: Mapping[str, tuple[Sequence[NodeText], Sequence[int], WEIGHTS]] = {
         [4, 4],
         {"w": drawn(2, 3)},
     ),
+    "elements at indices": (
+        [gemm("x", "a", "g"), node("GatherND", ["a", "places"], ["z"], batch_dims=1)],
+        [2, 3],
+        {"w": drawn(3, 5), "places": np.array([[[1], [-2], [0]]] * 2)},
+    ),
+    "added at indices": (
+        [
+            gemm("x", "a", "g"),
+            node("MatMul", ["a", "v"], ["b"]),
+            node("ScatterElements", ["a", "places", "b"], ["z"], axis=1, reduction="add"),
+        ],
+        [2, 3],
+        {"w": drawn(3, 5), "v": drawn(5, 2), "places": np.array([[3, -5]] * 2)},
+    ),
     "an equation": (
         [node("Einsum", ["x", "w"], ["z"], equation="bij,jk->bki")],
         [2, 4, 3],
