@@ -18,7 +18,7 @@ def file_of(found: list[Description], name: str) -> str:
     texts = [item["file"] for item in found if item["kind"] in ("model", "soc")]
     if not texts:
         raise InputError(
-            f"--file applies only to models and SoCs, not to {name!r}",
+            f"applies only to models and SoCs, not to {name!r}",
             where="--file",
             cure="use a model or a SoC",
         )
