@@ -222,7 +222,7 @@ def _emit(graph: TrainingGraph, layout: Layout, timing: SocTiming) -> ProgramBui
         # Loads pushed early for the next op use these places as well: only of tensors `plan.readable` here.
         builder.home = partial(plan.place, number)
         staging.before(number)
-        upcoming = next(((each.op, each.tiling, each.layout) for each in ops[number + 1 :]), None)
+        upcoming = next(((each.op, each.tiling, each.layout) for each in ops[number + 1 : number + 2]), None)
         builder.add_op(item.op, item.tiling, item.layout, upcoming, layout.slots[number])
         staging.after(number)
         ending = [*item.layout.allocations, *layout.residents.ending(number), *plan.ending(number)]
