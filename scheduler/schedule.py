@@ -324,9 +324,12 @@ def _code_cost(
 
 def code_of_op_alone(graph: TrainingGraph, timing: SocTiming, options: ScheduleOptions) -> str:
     """What the instruction caches hold when an op of a graph is simulated alone: nothing of its code, or
-    where most of a program survives what an iteration of the op alone leaves."""
+    where most of a program survives what an iteration of the op alone leaves. Ops as tables have no code of
+    functions: all then, and the code of their kernels is left out."""
     lost = lost_code(graph, timing, options)
-    return WARM if lost is None else COLD if lost.own() >= MOST else STEADY
+    if lost is None or timing.l1.tables_bytes:  # a table is there before its op begins
+        return WARM
+    return COLD if lost.own() >= MOST else STEADY
 
 
 def multiplying(graph: TrainingGraph, variants: Mapping[str, str]) -> list[Op]:
