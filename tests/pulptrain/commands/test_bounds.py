@@ -25,7 +25,7 @@ from pulptrain.running.session import prepare, run_model
 from scheduler.addresses import order_search
 from scheduler.addresses.allocation import Interval
 from scheduler.schedule import tiler_of
-from scheduler.tiles.tiling_candidates import MOST_CANDIDATES, balanced_sizes, enumerate_tilings, sizes_of
+from scheduler.tiles.tiling_candidates import MOST_CANDIDATES, balanced_sizes, enumerate_tilings
 from scheduler.validation.rows.cases import Column, read_cases
 from shared.counted_work import counted
 from shared.paths import DATA
@@ -174,8 +174,6 @@ def test_ordinary_searches_leave_nothing_out() -> None:
 def test_sizes_are_found_without_counting_to_the_extent() -> None:
     for extent in (*range(1, 300), 4096, 9999):
         assert balanced_sizes(extent) == sorted({-(-extent // n) for n in range(1, extent + 1)}, reverse=True)
-        divisors = [size for size in range(extent, 0, -1) if extent % size == 0]
-        assert sizes_of(extent, "divisors") == divisors
     with at_once():
         assert len(balanced_sizes(10**9)) < 100_000
 
