@@ -191,15 +191,15 @@ def test_tiles_that_are_too_many_to_build_are_refused() -> None:
 def test_more_buffers_are_tried_in_fewer_orders(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = 0
     addresses: list[int] = []
-    real = order_search.first_fit_addresses
+    real = order_search.fit_addresses
 
-    def counting(spans: list[order_search.Span], order: list[int]) -> list[int]:
+    def counting(spans: list[tuple[int, int, int]], order: list[int]) -> list[int]:
         nonlocal tried
         tried += 1
         addresses[:] = addresses or real(spans, order)  # how many orders are tried does not depend on them
         return [*addresses]
 
-    monkeypatch.setattr(order_search, "first_fit_addresses", counting)
+    monkeypatch.setattr(order_search, "fit_addresses", counting)
     items = [Interval(f"t{number}", 4 + number % 7 * 4, number, number + 3) for number in range(1200)]
     order_search.search_orders(items, 0)
     assert order_search.STEPS // 9 < tried <= 3 * (order_search.STEPS // 9 + 1)
