@@ -187,11 +187,12 @@ class AxesLowering(StepLowering):
     def form(self, op: Op, tensors: Tensors) -> Form:
         """How the tensors of an op lie on its loops."""
         key = id(self), id(op), id(tensors)  # all are kept alive, so that their numbers stay their own
-        if key not in _FORMS:
+        form = _FORMS.get(key)
+        if form is None:
             if len(_FORMS) >= MOST_FORMS:
-                del _FORMS[next(iter(_FORMS))]
-            _FORMS[key] = Form(self, op, tensors)
-        return _FORMS[key]
+                _FORMS.pop(next(iter(_FORMS)), None)
+            form = _FORMS[key] = Form(self, op, tensors)
+        return form
 
     def area(self, op: Op, tensors: Tensors, ranges: Ranges) -> Area:
         """What a tile covers; what `ranges` does not name is whole."""
