@@ -57,19 +57,11 @@ class Schedule:
         return self.plan.peak_bytes
 
 
-class LateSchedule(Schedule):
-    """A schedule that is made when something of it is first read."""
-
-    _make: Callable[[], Schedule]
+class LateSchedule:
+    """Stands for a schedule that is made when something of it is first read; `make` remembers it."""
 
     def __init__(self, make: Callable[[], Schedule]) -> None:
-        object.__setattr__(self, "_make", make)
+        self._make = make
 
     def __getattr__(self, name: str) -> Any:
-        """A field, which nobody has read so far."""
-        if name not in Schedule.__slots__:
-            raise AttributeError(name)
-        made = self._make()
-        for each in Schedule.__slots__:
-            object.__setattr__(self, each, getattr(made, each))
-        return getattr(made, name)
+        return getattr(self._make(), name)

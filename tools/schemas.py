@@ -34,12 +34,12 @@ from pulptrain.exploring.explore_spec import (
     SHORT_PATHS,
     ExploreSchema,
 )
-from scheduler.tuner.schedule_file import (
-    ChoiceSchema,
-    NamedSchema,
-    ResidentSchema,
-    ScheduleSchema,
-    TunedSocSchema,
+from scheduler.tuner.tuned_schedule import (
+    Named,
+    OpChoice,
+    ResidentTensors,
+    TunedSchedule,
+    TunedSoc,
 )
 from trainlib.about import about
 from trainlib.ir.graph import LAYOUTS
@@ -219,12 +219,12 @@ def schedule() -> Json:
     return _top(
         "pulptrain schedule",
         of(
-            ScheduleSchema,
-            model=of(NamedSchema),
-            soc=of(TunedSocSchema),
-            resident=of(ResidentSchema),
+            TunedSchedule,
+            model=of(Named),
+            soc=of(TunedSoc),
+            resident=of(ResidentTensors),
             layout={"type": "object", "additionalProperties": {"enum": list(LAYOUTS)}},
-            choices={"type": "array", "items": of(ChoiceSchema)},
+            choices={"type": "array", "items": of(OpChoice)},
         ),
     )
 

@@ -14,9 +14,9 @@ from configs.errors import InputError
 from configs.grades import LABELS
 from configs.limits import check_at_least_one
 from configs.suggest import check_known
-from configs.values import Struct
+from configs.values import Struct, replace
 from traces.text_table import Table, amount, counted, labelled, percent, wrapped
-from traces.totals import BY, Total, collapsed, largest, totals
+from traces.totals import BY, Total, added, collapsed, largest, totals
 from traces.why import advice_texts, bound_line, why_table
 
 TOP_STALLS = 2
@@ -99,69 +99,46 @@ def totals_table(summary: Mapping[str, Any], by: str) -> Table:
 
 def _table(head: str, rows: Sequence[Total], summary: Mapping[str, Any], *, whole: bool) -> Table:
     """A table of totals; shares are of the run's cycles. With `whole` the last rows are offload and total."""
-    cores, total_cycles = core_count(summary), summary["cycles"]
-    cells = []
-    for row in rows:
-        core_cycles = row.cycles * cores
-        cells.append(
-            [
-                row.name,
-                f"{row.cycles:,}",
-                percent(row.cycles, total_cycles),
-                amount(row.joules, "J") if row.joules else "-",
-                *_by_purpose(head, row),
-                _rate(row),
-                percent(core_cycles - sum(row.stalls.values()), core_cycles),
-                top_stalls(row.stalls, core_cycles),
-                f"{row.macs:,}" if row.macs else "-",
-                f"{row.tiles:,}",
-                _kib(row.bytes_in),
-                _kib(row.bytes_out),
-            ]
-        )
+    cores, total_cycles, ops = core_count(summary), summary["cycles"], summary["ops"]
+    shown = ("kernel", "tile") if head not in BY else ()
     energy = summary.get("energy") or {}
-    of_ops = energy.get("by_op", ())
-    rest_cycles = total_cycles - sum(op["cycles"] for op in summary["ops"])
-    empty = [""] * len(_by_purpose(head, None))
+
+    def cells(row: Total) -> dict[str, str]:
+        """By column."""
+        core_cycles = row.cycles * cores
+        return {
+            head: row.name,
+            "cycles": f"{row.cycles:,}",
+            "share": percent(row.cycles, total_cycles),
+            "energy": amount(row.joules, "J") if row.joules else "-",
+            **{name: getattr(row, name) for name in shown},
+            "MAC/cyc": _rate(row),
+            "busy": percent(core_cycles - sum(row.stalls.values()), core_cycles),
+            "top stalls": top_stalls(row.stalls, core_cycles),
+            "MACs": f"{row.macs:,}" if row.macs else "-",
+            "tiles": f"{row.tiles:,}",
+            "KiB in": _kib(row.bytes_in),
+            "KiB out": _kib(row.bytes_out),
+        }
+
+    every = added("total", ops)
+    rest_cycles, empty = total_cycles - every.cycles, dict.fromkeys((*shown, "top stalls"), "")
+    table = list(map(cells, rows))
+    total = cells(replace(every, cycles=total_cycles, joules=energy.get("nominal_joules", 0.0)))
     if whole and rest_cycles:
-        share = percent(rest_cycles, total_cycles)
-        offload = sum(item["joules"] for item in of_ops if item["name"] == "offload")
-        joules = amount(offload, "J") if offload else "-"
-        cells.append(["offload", f"{rest_cycles:,}", share, joules, *empty, "-", "-", "", *["-"] * 4])
+        joules = sum(item["joules"] for item in energy.get("by_op", ()) if item["name"] == "offload")
+        offload = cells(replace(every, name="offload", cycles=rest_cycles, joules=joules))
+        known = {name: offload[name] for name in (head, "cycles", "share", "energy")}
+        table.append({**dict.fromkeys(offload, "-"), **known, **empty})
     if whole:
-        ops = summary["ops"]
-        cells.append(
-            [
-                "total",
-                f"{total_cycles:,}",
-                percent(total_cycles, total_cycles),
-                amount(energy["nominal_joules"], "J") if energy else "-",
-                *empty,
-                f"{summary['mac_per_cycle']:.2f}" if summary["macs"] else "-",
-                f"{_mean_utilisation(summary):.0%}",
-                "",
-                f"{summary['macs']:,}",
-                f"{sum(op['tiles'] for op in ops):,}",
-                _kib(sum(op["bytes_in"] for op in ops)),
-                _kib(sum(op["bytes_out"] for op in ops)),
-            ]
-        )
-    heads = [head, "cycles", "share", "energy", *(["kernel", "tile"] if empty else []), "MAC/cyc", "busy"]
-    heads += ["top stalls", "MACs", "tiles", "KiB in", "KiB out"]
-    return Table(heads, cells, ("tile", "kernel", "top stalls"))
+        table.append({**total, "busy": f"{_mean_utilisation(summary):.0%}", **empty})
+    return Table(list(total), [list(row.values()) for row in table], ("tile", "kernel", "top stalls"))
 
 
 def _rate(row: Total) -> str:
     """MAC/cycle, where it is more than nothing."""
     rate = row.macs / row.cycles if row.cycles else 0.0
     return f"{rate:.2f}" if rate >= LEAST_RATE else "-"
-
-
-def _by_purpose(head: str, row: Total | None) -> list[str]:
-    """Tile and kernel, where rows are ops."""
-    if head in BY:
-        return []
-    return [row.kernel, row.tile] if row is not None else ["", ""]
 
 
 def _code_caches(summary: Mapping[str, Any]) -> str:

@@ -76,7 +76,7 @@ def largest(rows: Iterable[Total], most: int) -> list[Total]:
     ordered = sorted(rows, key=lambda row: -row.cycles)
     first, rest = ordered[:most], [asdict(row) | {"tile": {}, "kernel": ""} for row in ordered[most:]]
     others = counted(len(rest), "other")
-    return [*first, *([_added(others, rest)] if rest else [])]
+    return [*first, *([added(others, rest)] if rest else [])]
 
 
 def layer_of(op: Mapping[str, Any]) -> str:
@@ -128,11 +128,12 @@ def _grouped(
         shown = name
         if count:
             shown = f"{name} x{len(members)}" if len(members) > 1 else op_name(members[0])
-        rows.append(_added(shown, members))
+        rows.append(added(shown, members))
     return rows
 
 
-def _added(name: str, members: Sequence[Mapping[str, Any]]) -> Total:
+def added(name: str, members: Sequence[Mapping[str, Any]]) -> Total:
+    """Ops of a summary in one row."""
     tiles = {tile_text(op) for op in members}
     kernels = {str(op.get("kernel") or "") for op in members}
     return Total(

@@ -311,13 +311,13 @@ class _Builder:
         timing, options = soc_timing(settings), schedule_options(settings, spec)
         file = self._schedule(settings)
         written = phases.mini_batch
-        if file is not None and file.layouts:
+        if file is not None and file.layout:
             phases = build_training_phases(as_tuned(file, spec))
         graphs = phases.graphs
         chosen = of_programs(options, graphs)
         if file is not None:
             if settings.resident is not None:
-                file = replace(file, resident={})
+                file = file.but(resident={})
             chosen = options_from(file, graphs, timing, options, written)
         return point_of(zip(graphs, (phases.mini_batches, 1), strict=False), timing, chosen)
 

@@ -31,12 +31,13 @@ class Tuned(Summarised):
     @property
     def model(self) -> str:
         """Name of the model it is for."""
-        return self.schedule.model
+        return self.schedule.model.name
 
     @property
     def cycles(self) -> int | None:
         """Of a whole iteration with these choices; None if the search was interrupted."""
-        return self.schedule.cycles
+        cycles: int | None = self.schedule.cycles
+        return cycles
 
     @property
     def untuned_cycles(self) -> int | None:

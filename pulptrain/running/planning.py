@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
+from typing import cast
 
 from arch.pricing.cost_model import CostModel, TeamCostModelWhenAsked
 from arch.spec.timing import SocTiming
@@ -82,4 +83,4 @@ def planned(
 
 
 def _late(all_of_them: Callable[[], Sequence[Schedule]], number: int) -> Schedule:
-    return LateSchedule(lambda: all_of_them()[number])
+    return cast(Schedule, LateSchedule(lambda: all_of_them()[number]))

@@ -175,7 +175,7 @@ def prepare(
     phases = with_order(_order_of(spec), lambda: build_training_phases(spec))
     written = phases.mini_batch
     _check_memory(spec, phases)
-    if file is not None and file.layouts:
+    if file is not None and file.layout:
         from scheduler.tuner.schedule_file import as_tuned
 
         spec = as_tuned(file, spec)
@@ -188,7 +188,7 @@ def prepare(
         from scheduler.tuner.schedule_file import options_from
 
         if settings.resident is not None:
-            file = replace(file, resident={})  # said on the command line, "off" too, goes first
+            file = file.but(resident={})  # said on the command line, "off" too, goes first
         by_program = options_from(file, graphs, timing, options, written)
     start = code_start(settings)
     try:
@@ -246,7 +246,7 @@ def _as_given(model: str | ModelSpec, settings: Settings, file: TunedSchedule | 
         separate=settings.separate_update,
         steps=settings.steps,
         train=settings.train,
-        layouts=file.layouts if file is not None else None,
+        layouts=file.layout if file is not None else None,
     )
 
 

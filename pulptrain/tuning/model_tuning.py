@@ -32,7 +32,7 @@ from scheduler.tuner.op_tuner import OpTuner
 from scheduler.tuner.schedule_file import as_tuned, check_model, load_schedule
 from scheduler.tuner.search_space import SpaceRules
 from scheduler.tuner.strategies import StrategyOptions
-from scheduler.tuner.tuned_schedule import OpChoice, TunedSchedule, model_content
+from scheduler.tuner.tuned_schedule import Named, TunedSchedule, model_content
 from trainlib.ir.graph import LAYOUTS
 from trainlib.training.layouts import layers_with_choice, with_layouts
 
@@ -107,10 +107,9 @@ def tune_model(
     # Ops at their best by themselves are not yet a whole iteration: the model as it is may still be faster.
     best = min(range(len(tried)), key=lambda number: tunings[number].cost)
     programs, tuning = programs_of(with_layouts(spec, tried[best])), tunings[best]
-    schedule = replace(
-        tuning.schedule,
-        model_content=model_content(written[0][0]),
-        layouts=tried[best],
+    schedule = tuning.schedule.but(
+        model=Named(name=written[0][0].name, content=model_content(written[0][0])),
+        layout=tried[best],
         icache=options.code_start,
     )
     interrupted = any(item.interrupted for item in tunings)
@@ -125,7 +124,12 @@ def tune_model(
     wall_seconds = time.perf_counter() - started
     steps = {op.name: (op.primitive, op.step) for graph, _ in programs for op in graph.ops}
     choices = [
-        {**_choice(choice, *steps[choice.op]), **in_runs.get(choice.op, {})} for choice in schedule.choices
+        {
+            **{"op": choice.op, "primitive": steps[choice.op][0], "step": steps[choice.op][1]},
+            **choice.model_dump(exclude={"op", "im2col"}),
+            **in_runs.get(choice.op, {}),
+        }
+        for choice in schedule.choices
     ]
     evidence = evidence_of(tuning.line, settings) if tuning.line else None
     error = tuned.summary["error"] if tuned is not None else None
@@ -156,15 +160,15 @@ def _summary(
 ) -> dict[str, Any]:
     """The object of ``--json``."""
     return {
-        "model": schedule.model,
-        "soc": schedule.soc,
-        "timing": schedule.timing,
+        "model": schedule.model.name,
+        "soc": schedule.soc.name,
+        "timing": schedule.soc.timing,
         "codegen": schedule.codegen,
         "cycles": schedule.cycles,
         "untuned_cycles": untuned_cycles,
         "evidence": evidence,
         "error": error,
-        "layout": dict(schedule.layouts),
+        "layout": dict(schedule.layout),
         "resident": [asdict(item) for item in tuning.residents],
         "candidates": schedule.candidates,
         "evaluated": schedule.evaluated,
@@ -172,7 +176,7 @@ def _summary(
         "strategy": schedule.strategy,
         "truncated_ops": list(tuning.bounded),
         "choices": list(choices),
-        "version": schedule.version,
+        "version": schedule.pulptrain,
         "simulator": {
             "wall_seconds": wall_seconds,
             "cached": tuning.cached,
@@ -223,19 +227,3 @@ def _objective(
             "average_watts"
         ]
     return objective_of(name, *chip, watts)
-
-
-def _choice(choice: OpChoice, primitive: str, step: str) -> Mapping[str, Any]:
-    best, second = choice.best, choice.runner_up
-    return {
-        "op": choice.op,
-        "primitive": primitive,
-        "step": step,
-        **best.written,
-        "cycles": best.cycles,
-        "tiles": best.tiles,
-        "l1_bytes": best.l1_bytes,
-        "candidates": choice.candidates,
-        "evaluated": choice.evaluated,
-        "runner_up": {**second.written, "cycles": second.cycles} if second is not None else None,
-    }

@@ -8,11 +8,10 @@ orders needs no solver and is fast where a plan that is good enough to reach its
 from __future__ import annotations
 
 import random
-from bisect import insort
 from collections.abc import Sequence
 
 from scheduler.addresses.allocation import Interval, align
-from scheduler.addresses.placement import in_order
+from scheduler.addresses.placement import Span, fit_addresses, in_order
 
 STEPS = 1500
 """Orders tried from each start, about a millisecond each for a network of 400 buffers."""
@@ -22,9 +21,6 @@ FULLY_SEARCHED = 400
 
 STARTS = ("first use", "size", "lifetime")
 """Orders (`scheduler.addresses.placement.ORDERS`) the search begins with, one after the other."""
-
-Span = tuple[int, int, int]
-"""Bytes (whole words), first op, last op."""
 
 
 def search_orders(items: Sequence[Interval], enough_bytes: int, *, steps: int = STEPS) -> dict[str, int]:
@@ -51,7 +47,7 @@ def search_orders(items: Sequence[Interval], enough_bytes: int, *, steps: int = 
 
 def _search(spans: Sequence[Span], order: list[int], enough_bytes: int, steps: int) -> tuple[int, list[int]]:
     generator = random.Random(0)
-    addresses = first_fit_addresses(spans, order)
+    addresses = fit_addresses(spans, order)
     score = _score(spans, addresses, enough_bytes)
     for _ in range(steps):
         if score[0] <= enough_bytes:
@@ -61,7 +57,7 @@ def _search(spans: Sequence[Span], order: list[int], enough_bytes: int, steps: i
         place = order.index(moved)
         tried = [*order[:place], *order[place + 1 :]]
         tried.insert(generator.randrange(place) if place else 0, moved)
-        addresses_tried = first_fit_addresses(spans, tried)
+        addresses_tried = fit_addresses(spans, tried)
         found_score = _score(spans, addresses_tried, enough_bytes)
         if found_score <= score:
             order, addresses, score = tried, addresses_tried, found_score
@@ -72,21 +68,3 @@ def _score(spans: Sequence[Span], addresses: Sequence[int], enough_bytes: int) -
     """(peak, bytes by which requests end above `enough_bytes`, summed over them)."""
     ends = [address + span[0] for address, span in zip(addresses, spans, strict=True)]
     return max(ends, default=0), sum(end - enough_bytes for end in ends if end > enough_bytes)
-
-
-def first_fit_addresses(spans: Sequence[Span], order: Sequence[int]) -> list[int]:
-    """The lowest address free during its whole life, for one request after another in this order."""
-    addresses = [0] * len(spans)
-    taken: list[tuple[int, int, int, int]] = []
-    for index in order:
-        size_bytes, first_op, last_op = spans[index]
-        address = 0
-        for begin, end, first, last in taken:
-            if first <= last_op and first_op <= last:
-                if address + size_bytes <= begin:
-                    break
-                if end > address:  # noqa: PLR1730  max() is a third of the time
-                    address = end
-        addresses[index] = address
-        insort(taken, (address, address + size_bytes, first_op, last_op))
-    return addresses

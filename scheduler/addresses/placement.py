@@ -74,15 +74,14 @@ def place(
     """
     items = list(requests)
     bound_bytes = max(lower_bound_bytes([*items, *around]), peak_bytes(around))
-    fit = first_fit if strategy == "first-fit" else best_fit
     best: dict[str, Allocation] = {}
     for number, order in enumerate(ORDERS):
         if order in FROM_ABOVE and not around:
             above = _from_above(items, level, bound_bytes)
             others = [item for item in items if item.name not in above]
-            placed = above | fit(others, level, order, tuple(above.values()))
+            placed = above | fit(others, level, order, tuple(above.values()), strategy)
         else:
-            placed = fit(items, level, order, around)
+            placed = fit(items, level, order, around, strategy)
         if number == 0 or peak_bytes(placed.values()) < peak_bytes(best.values()):
             best = placed
         if align(peak_bytes(best.values())) <= bound_bytes:
@@ -104,44 +103,56 @@ def _from_above(items: Sequence[Interval], level: str, bound_bytes: int) -> dict
     return placed
 
 
-def first_fit(
-    requests: Iterable[Interval], level: str, order: str = "size", around: Sequence[Allocation] = ()
-) -> dict[str, Allocation]:
-    """Place requests at the lowest address free during their whole lifetime."""
-    return _fit(requests, level, order, around, lambda gaps: 0)
-
-
-def best_fit(
-    requests: Iterable[Interval], level: str, order: str = "size", around: Sequence[Allocation] = ()
-) -> dict[str, Allocation]:
-    """Place requests in the tightest gap free during their whole lifetime; the open end counts as loosest."""
-    return _fit(
-        requests, level, order, around, lambda gaps: min(range(len(gaps)), key=lambda i: (gaps[i][1], i))
-    )
-
-
-def _fit(
+def fit(
     requests: Iterable[Interval],
     level: str,
-    order: str,
-    around: Sequence[Allocation],
-    choose: Callable[[Sequence[tuple[int, float]]], int],
+    order: str = "size",
+    around: Sequence[Allocation] = (),
+    strategy: str = "first-fit",
 ) -> dict[str, Allocation]:
-    """`choose` gets (address, size) of every gap that is large enough, lowest first, and returns one."""
-    placed: dict[str, Allocation] = {}
-    # (address, aligned end, first op, last op) by address: plain tuples, this is the planner's hot loop.
-    taken = sorted((item.address, align(item.end_address), item.first_op, item.last_op) for item in around)
-    for request in in_order(requests, order, around):
-        size_bytes, first_op, last_op = request.size_bytes, request.first_op, request.last_op
-        gaps: list[tuple[int, float]] = []
-        address = 0
+    """Place requests at the lowest address free during their life, or (``best-fit``) in the tightest gap."""
+    items = in_order(requests, order, around)
+    taken = [(item.address, align(item.end_address), item.first_op, item.last_op) for item in around]
+    addresses = fit_addresses(
+        [(align(item.size_bytes), item.first_op, item.last_op) for item in items],
+        range(len(items)),
+        sorted(taken),
+        tightest=strategy == "best-fit",
+    )
+    return {item.name: item.at(level, address) for item, address in zip(items, addresses, strict=True)}
+
+
+Span = tuple[int, int, int]
+"""Bytes (whole words), first op, last op."""
+
+
+def fit_addresses(
+    spans: Sequence[Span],
+    order: Sequence[int],
+    around: Iterable[tuple[int, int, int, int]] = (),
+    *,
+    tightest: bool = False,
+) -> list[int]:
+    """Addresses free during a whole life, for one request after another in this order.
+
+    It is the lowest one, or that of the `tightest` gap; the open end counts as loosest. `around` them lies
+    what is sorted by (address, end, first op, last op).
+    """
+    # Plain tuples and no function calls: this is the planner's hot loop.
+    addresses = [0] * len(spans)
+    taken = [*around]
+    for index in order:
+        size_bytes, first_op, last_op = spans[index]
+        address, gap_bytes, found = 0, 0, -1
         for begin, end, first, last in taken:
             if first <= last_op and first_op <= last:
                 if address + size_bytes <= begin:
-                    gaps.append((address, begin - address))
+                    if not tightest:
+                        break
+                    if found < 0 or begin - address < gap_bytes:
+                        gap_bytes, found = begin - address, address
                 if end > address:  # noqa: PLR1730  max() is a third of the time
                     address = end
-        gaps.append((address, float("inf")))
-        allocation = placed[request.name] = request.at(level, gaps[choose(gaps)][0])
-        insort(taken, (allocation.address, align(allocation.end_address), first_op, last_op))
-    return placed
+        addresses[index] = address = address if found < 0 else found
+        insort(taken, (address, address + size_bytes, first_op, last_op))
+    return addresses

@@ -10,6 +10,7 @@ has slots in L2 instead, and no copy of it is there then.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,6 +115,14 @@ def _part(life: Life, ops: Iterable[int], gap_bytes: int) -> Runs:
         else:
             joined.append((first, size_bytes))
     return tuple(joined)
+
+
+@lru_cache(maxsize=1 << 16)  # planning asks again and again
+def _moves(life: Life, op: int, ops: int) -> int:
+    """Transfers of a tensor that is not in L2 during an op, and one more if one is no longer overlapped."""
+    spare = spare_slots(life, ops)
+    stays = stays_of(life, {*life.uses, *spare} - {op})
+    return sum(stay.loads + (stay.written_op >= 0) for stay in stays) + (op in spare)
 
 
 class HomeChoice:
@@ -240,19 +249,18 @@ class HomeChoice:
         not there anyway.
         """
         life = self._lives[name]
+        if op in life.reads or op in life.writes:
+            return None
         if name in self._slots:
-            if op not in self._slots[name] or op in life.uses:
+            if op not in self._slots[name]:
                 return None
-            transfers, exposed = 0, 1
+            moves = 1
         else:
-            if name in self._fixed or op in life.uses or not life.first_op <= op <= life.last_op:
+            if name in self._fixed or not life.first_op <= op <= life.last_op:
                 return None
-            spare = spare_slots(life, self._ops)
-            stays = stays_of(life, {*life.uses, *spare} - {op})
-            transfers, exposed = sum(stay.loads + (stay.written_op >= 0) for stay in stays), op in spare
+            moves = _moves(life, op, self._ops)
         pieces = -(-excess_bytes // max(life.size_bytes, 1))
-        each_bytes = max(life.size_bytes, excess_bytes) + pieces * self._overhead_bytes
-        return (transfers + exposed) * each_bytes
+        return moves * (max(life.size_bytes, excess_bytes) + pieces * self._overhead_bytes)
 
     def _restore(self, capacity_bytes: int) -> None:
         """Take back to L2, in the order they were moved, what later and larger moves made room for again."""

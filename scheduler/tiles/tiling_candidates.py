@@ -12,16 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from configs.errors import InputError
 from configs.values import Struct, replace
 from scheduler.tiles.footprint import Footprint, Integers, thinned
 from scheduler.tiles.tiling import BufferDepths, Tiler, Tiling
-
-SIZE_RULES = ("balanced", "divisors", "all")
-"""Which tile sizes of a dimension are tried: nearly equal pieces, exactly equal ones, every integer."""
-
-ORDER_RULES = ("stationary", "all")
-"""Which loop orders are tried: those that load differently, or all that differ in the order of tiles."""
 
 MOST_CANDIDATES = 400_000
 """Pairs of sizes and loop order one enumeration looks at: no op of the model zoo has a fifth of it.
@@ -41,17 +34,6 @@ def balanced_sizes(extent: int) -> list[int]:
     return sorted(few_parts | set(range(1, -(-extent // (root + 1)) + 1)), reverse=True)
 
 
-def sizes_of(extent: int, rule: str) -> list[int]:
-    """Tile sizes of a dimension by one of `SIZE_RULES`, largest first."""
-    if rule == "balanced":
-        return balanced_sizes(extent)
-    if rule == "all":
-        step = -(-extent // MOST_SIZES)  # more would be thinned out again
-        return sorted({*range(extent, 0, -step), 1}, reverse=True)
-    small = [size for size in range(1, isqrt(extent) + 1) if extent % size == 0]
-    return sorted({*small, *(extent // size for size in small)}, reverse=True)
-
-
 class Counts(Struct, frozen=True):
     """How many pairs of sizes and loop order there are, and how many each rule removed.
 
@@ -61,7 +43,7 @@ class Counts(Struct, frozen=True):
 
     total: int
     pruned_by_size: int
-    """Sizes that are not balanced (or no divisors)."""
+    """Sizes that are not balanced."""
     pruned_by_loop_order: int
     """Loop orders whose tiles come in the same order, or that load and store the same."""
     pruned_by_l1: int
@@ -163,22 +145,17 @@ def enumerate_tilings(
     tiler: Tiler,
     available_bytes: int,
     *,
-    sizes: str = "balanced",
-    loop_orders: str = "stationary",
+    sizes_of: Callable[[int], Sequence[int]] = balanced_sizes,
+    every_order: bool = False,
 ) -> TilingCandidates:
-    """All tilings of an op that fit `available_bytes` of L1, by a rule for sizes and one for loop orders.
+    """All tilings of an op that fit `available_bytes` of L1, of the sizes of each dimension, largest first.
 
-    Of more than `MOST_CANDIDATES` pairs sizes are left out, and the `note` says so. Raises `InputError` for
-    an unknown rule. There may be no candidate at all.
+    Of loop orders that load and store every buffer equally often one is tried, unless all are asked for. Of
+    more than `MOST_CANDIDATES` pairs sizes are left out, and the `note` says so. There may be no candidate.
     """
-    for word, rules in ((sizes, SIZE_RULES), (loop_orders, ORDER_RULES)):
-        if word not in rules:
-            raise InputError(
-                f"unknown tile rule {word!r}", where=tiler.op.name, cure=f"use one of {', '.join(rules)}"
-            )
     dims = tuple(tiler.dims)
-    asked = [sizes_of(extent, sizes) for extent in tiler.dims.values()]
-    footprint, kept_orders, note = _bounded(tiler, asked, loop_orders)
+    asked = [sizes_of(extent) for extent in tiler.dims.values()]
+    footprint, kept_orders, note = _bounded(tiler, asked, every_order=every_order)
     orders = tuple(permutations(dims))
     order_of_name = {order: index for index, order in enumerate(orders)}
     cut = footprint.sizes < np.array([tiler.dims[name] for name in dims], np.int64)
@@ -246,7 +223,9 @@ _KeptOrders = Callable[[int], list[tuple[str, ...]]]
 """Loop orders that are tried, by the dimensions that are cut (a bit each)."""
 
 
-def _bounded(tiler: Tiler, asked: Sequence[Sequence[int]], rule: str) -> tuple[Footprint, _KeptOrders, str]:
+def _bounded(
+    tiler: Tiler, asked: Sequence[Sequence[int]], *, every_order: bool
+) -> tuple[Footprint, _KeptOrders, str]:
     """Sizes thinned out until there are no more than `MOST_CANDIDATES` pairs, and what says so.
 
     The dimension with the most sizes is thinned first. Which loop orders are tried may depend on the sizes.
@@ -263,7 +242,7 @@ def _bounded(tiler: Tiler, asked: Sequence[Sequence[int]], rule: str) -> tuple[F
         def kept_orders(mask: int, footprint: Footprint = footprint, by_mask: Any = by_mask) -> Any:
             if mask not in by_mask:
                 loops = [name for number, name in enumerate(dims) if mask >> number & 1]
-                by_mask[mask] = _orders(loops, dims, footprint, rule)
+                by_mask[mask] = _orders(loops, dims, footprint, every_order=every_order)
             return by_mask[mask]
 
         pairs = 0
@@ -293,16 +272,15 @@ def _grid(tried: Sequence[Sequence[int]]) -> int:
 
 
 def _orders(
-    loops: Sequence[str], dims: Sequence[str], footprint: Footprint, rule: str
+    loops: Sequence[str], dims: Sequence[str], footprint: Footprint, *, every_order: bool
 ) -> list[tuple[str, ...]]:
     """Loop orders of the dimensions that are cut, the uncut ones behind them in their default order.
 
-    By the rule ``stationary`` one of those that load and store every buffer equally often is taken: the first
-    in the default order.
+    One of those that load and store every buffer equally often is taken: the first in the default order.
     """
     rest = tuple(name for name in dims if name not in loops)
     found: dict[object, tuple[str, ...]] = {}
     for order in permutations(loops):
-        signature = order if rule == "all" else footprint.signature(order)
+        signature = order if every_order else footprint.signature(order)
         found.setdefault(signature, (*order, *rest))
     return list(found.values())

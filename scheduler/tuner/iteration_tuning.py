@@ -18,7 +18,16 @@ from scheduler.search.workers import Workers
 from scheduler.time_line import TimeLine
 from scheduler.tuner.op_tuner import OpTuner, RepeatedGraphs
 from scheduler.tuner.tuned_residents import ProgramResidents, residents_by_program
-from scheduler.tuner.tuned_schedule import OpChoice, TunedSchedule, model_content, soc_content, with_choices
+from scheduler.tuner.tuned_schedule import (
+    FORMAT,
+    Named,
+    OpChoice,
+    TunedSchedule,
+    TunedSoc,
+    model_content,
+    soc_content,
+    with_choices,
+)
 
 
 class Tuning(Struct, frozen=True):
@@ -87,20 +96,18 @@ def tune_iteration(
             interrupted = True
     graph = programs[0][0]
     schedule = TunedSchedule(
-        model=graph.name,
-        model_content=model_content(graph),
-        soc=timing.name,
-        timing=timing.profile,
-        soc_content=soc_content(timing),
+        format=FORMAT,
+        model=Named(name=graph.name, content=model_content(graph)),
+        soc=TunedSoc(name=timing.name, timing=timing.profile, content=soc_content(timing)),
         codegen=options.codegen,
-        version=version,
+        pulptrain=version,
         simulator=model_version()[:16],
         strategy=tuner.strategy.name,
         candidates=tuner.candidates,
         evaluated=tuner.evaluated,
         cycles=cycles,
         choices=choices,
-        resident=resident,
+        resident={program: list(texts) for program, texts in resident.items()},
     )
     return Tuning(
         schedule,

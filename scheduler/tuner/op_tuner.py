@@ -17,7 +17,7 @@ from scheduler.tuner.objective import Objective
 from scheduler.tuner.search_space import Cut, Question, SpaceRules
 from scheduler.tuner.strategies import OpSearch, StrategyOptions, check_strategy
 from scheduler.tuner.task import Task, task_of
-from scheduler.tuner.tuned_schedule import OpChoice
+from scheduler.tuner.tuned_schedule import OpChoice, op_choice
 from trainlib.ir.graph import TrainingGraph
 
 RepeatedGraphs = Sequence[tuple[TrainingGraph, int]]
@@ -139,4 +139,4 @@ def _choice(name: str, search: OpSearch) -> OpChoice | None:
     cycles = ((number, search.evaluations[number].cycles) for number in ranking[:2])
     best, *others = [replace(search.candidates[number], cycles=taken) for number, taken in cycles]
     second = others[0] if others else None
-    return OpChoice(name, best, second, len(search.candidates), len(search.evaluations))
+    return op_choice(name, best, second, len(search.candidates), len(search.evaluations))

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from arch.pricing.code_caches import WARM
 from arch.spec.timing import SocTiming
-from configs.values import Struct, replace
+from configs.schema import Schema
+from configs.values import replace
 from configs.yaml_file import Node
 from scheduler.options import ScheduleOptions
 from scheduler.search.fingerprint import fingerprint
@@ -19,67 +23,149 @@ from trainlib.ir.steps import KernelChoice
 from trainlib.registry import lowering_of
 from trainlib.training.variants import own_variant, variant_in, with_variant
 
+FORMAT = 1
+"""Version of the file's layout."""
 
-class OpChoice(Struct, frozen=True):
-    """What was chosen for one op, the second best, and out of how many.
 
-    Ops of equal shape share one search; each of them says its numbers. `node` is the entry of the file that
-    says it, if one does.
-    """
+class Named(Schema):
+    """Model of the schedule."""
+
+    name: str
+    """Its name."""
+    content: str
+    """Hash of its content; a schedule for other content is refused."""
+
+
+class TunedSoc(Named):
+    """SoC of the schedule."""
+
+    timing: str
+    """Timing profile: rtl or gvsoc."""
+
+
+class ResidentTensors(Schema):
+    """Tensors that stay in L1 between ops, by program."""
+
+    iteration: list[str] = Field(default_factory=list)
+    """Tensors, or `TENSOR@OP..OP` for part of a life, in the iteration."""
+    update: list[str] = Field(default_factory=list)
+    """The same for an update in a separate program."""
+
+
+class OpChoice(Schema):
+    """Choices for one op; `op`, `kernel`, `variant`, `tile`, `loop_order` and `buffering` are read."""
 
     op: str
-    best: Cut
-    runner_up: Cut | None = None
+    """Layer and step, as in the table: `conv1.FW`."""
+    kernel: str = ""
+    """Matmul kernel, if the op has one."""
+    variant: str = ""
+    """Variant of the step (default: that of the model)."""
+    im2col: str = ""
+    """Former name of `variant` for convolutions."""
+    tile: dict[str, Annotated[int, Field(ge=1)]]
+    """Sizes of a tile, by the names of its loops."""
+    loop_order: list[str]
+    """Loop order, outermost first."""
+    buffering: Annotated[int, Field(ge=1)]
+    """Buffers per operand: 2 loads a tile while another is computed."""
+    tiles: int = 0
+    """Number of tiles."""
+    l1_bytes: int = 0
+    """L1 used by its buffers (B)."""
+    cycles: int = 0
+    """Simulated cycles of the op alone."""
     candidates: int = 0
+    """Number of combinations."""
     evaluated: int = 0
-    node: Node | None = None
+    """Number of simulated combinations."""
+    runner_up: Any = None
+    """Second best choice, with its cycles."""
 
-    def where(self, *keys: str) -> str:
-        """``file:line`` of the first of some keys that the entry has; its own, if it has none."""
-        assert self.node is not None
-        entry = self.node.mapping("a choice")
-        return next((entry[key].where for key in keys if key in entry), self.node.where)
+    @property
+    def best(self) -> Cut:
+        """The choice."""
+        tile = tuple(self.tile.items()), tuple(self.loop_order), self.buffering
+        how = *tile, self.kernel, self.variant or self.im2col
+        return Cut(*how, self.tiles, self.l1_bytes, self.cycles)
 
 
-class TunedSchedule(Struct, frozen=True):
-    """All that a schedule file holds: for what it was tuned, by whom, how, and the choices in op order.
+def op_choice(op: str, best: Cut, second: Cut | None, candidates: int, evaluated: int) -> OpChoice:
+    """The choice of an op and its second best, of so many candidates.
 
-    `model_content` and `soc_content` are hashes, `simulator` that of the simulator's source. `cycles` are
-    those of one whole iteration with these choices, None if the search was interrupted; `candidates` and
-    `evaluated` count each search once. `resident` says by program
-    (`scheduler.tuner.tuned_residents.PROGRAMS`) what stays in L1 between ops, `layouts` which layers have
-    another layout than the model says; `model_content` is that of the model as it is written. `node` is the
-    file it was read from: of version and search nothing is read.
+    Ops of equal shape share one search; each of them says its numbers.
     """
+    numbers: dict[str, Any] = {"tiles": best.tiles, "l1_bytes": best.l1_bytes, "cycles": best.cycles}
+    numbers |= {"candidates": candidates, "evaluated": evaluated}
+    runner_up = second and {**second.written, "cycles": second.cycles}
+    return OpChoice(op=op, **best.written, **numbers, runner_up=runner_up)
 
-    model: str
-    model_content: str
-    soc: str
-    timing: str
-    soc_content: str
+
+class TunedSchedule(Schema):
+    """A schedule file, as `pulptrain tune` writes it."""
+
+    format: int
+    """Version of the file format."""
+    pulptrain: Any = None
+    """Version of pulptrain that wrote the file."""
+    simulator: Any = None
+    """Hash of the simulator's sources."""
+    model: Named
+    """Model of the schedule."""
+    soc: TunedSoc
+    """SoC of the schedule."""
     codegen: str
-    choices: tuple[OpChoice, ...]
-    version: str = ""
-    simulator: str = ""
-    strategy: str = ""
-    candidates: int = 0
-    evaluated: int = 0
-    cycles: int | None = None
-    resident: Mapping[str, tuple[str, ...]] = {}
-    layouts: Mapping[str, str] = {}
+    """Compiler profile of the kernels."""
+    strategy: Any = None
+    """Search strategy."""
+    candidates: Any = None
+    """Number of combinations."""
+    evaluated: Any = None
+    """Number of simulated combinations."""
+    cycles: Any = None
+    """Cycles of an iteration with this schedule."""
     icache: str = WARM
-    """What the instruction caches held at the start of that iteration (`arch.pricing.code_caches`)."""
-    node: Node | None = None
+    """Initial instruction-cache state of the tuning run."""
+    layout: dict[str, str] = Field(default_factory=dict)
+    """CHW or HWC by layer, if it differs from the model."""
+    resident: dict[str, list[str]] = Field(default_factory=dict)
+    """Tensors that stay in L1 between ops."""
+    choices: tuple[OpChoice, ...]
+    """One entry per op; omitted ops are scheduled as without the file."""
+
+    _node: Node | None = None
+    """The file it was read from."""
+
+    def read_from(self, node: Node) -> TunedSchedule:
+        """The same, with its place."""
+        self._node = node
+        return self
 
     def where(self, key: str) -> str:
         """Place of a key of the file as ``file:line``."""
-        assert self.node is not None
-        return self.node.mapping("the schedule")[key].where
+        assert self._node is not None
+        return self._node.mapping("the schedule")[key].where
+
+    def where_of(self, choice: OpChoice, *keys: str) -> str:
+        """``file:line`` of the first of some keys that the entry of a choice has; its own, if it has none."""
+        assert self._node is not None
+        entries = self._node.mapping("the schedule")["choices"].sequence("'choices'")
+        return place_of(entries[self.choices.index(choice)], *keys)
 
     @property
     def chosen(self) -> dict[str, Cut]:
         """Candidate by op, as a start of the next search."""
         return {choice.op: choice.best for choice in self.choices}
+
+    def but(self, **changes: Any) -> TunedSchedule:
+        """The same with other fields."""
+        return self.model_copy(update=changes)
+
+
+def place_of(entry: Node, *keys: str) -> str:
+    """``file:line`` of the first of some keys that the entry of a choice has; its own, if it has none."""
+    children = entry.mapping("a choice")
+    return next((children[key].where for key in keys if key in children), entry.where)
 
 
 def model_content(graph: TrainingGraph) -> str:

@@ -12,12 +12,12 @@ from pulptrain.exploring.explore_spec import (
     SHORT_PATHS,
     ExploreSchema,
 )
-from scheduler.tuner.schedule_file import (
-    ChoiceSchema,
-    NamedSchema,
-    ResidentSchema,
-    ScheduleSchema,
-    TunedSocSchema,
+from scheduler.tuner.tuned_schedule import (
+    Named,
+    OpChoice,
+    ResidentTensors,
+    TunedSchedule,
+    TunedSoc,
 )
 from tools.pages.model_file import template
 from tools.pages.page import Page, table
@@ -53,10 +53,10 @@ PAGE = Page(
         "explore": partial(keys_table, ExploreSchema),
         "axes": axes,
         "objectives": objectives,
-        "schedule": partial(keys_table, ScheduleSchema),
-        "model": partial(keys_table, NamedSchema),
-        "soc": partial(keys_table, TunedSocSchema),
-        "resident": partial(keys_table, ResidentSchema),
-        "choice": partial(keys_table, ChoiceSchema),
+        "schedule": partial(keys_table, TunedSchedule),
+        "model": partial(keys_table, Named),
+        "soc": partial(keys_table, TunedSoc),
+        "resident": partial(keys_table, ResidentTensors),
+        "choice": partial(keys_table, OpChoice),
     },
 )

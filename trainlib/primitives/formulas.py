@@ -10,6 +10,7 @@ right one only `truth` can tell, which shares nothing with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
 from inspect import signature
 from typing import Any
 
@@ -29,6 +30,7 @@ OPTIONS = "options"
 """A parameter of this name gets all attributes of the op."""
 
 
+@lru_cache(maxsize=1024)
 def parameters(formula: Formula) -> tuple[str, ...]:
     """Names of what a formula takes."""
     return tuple(signature(formula).parameters)

@@ -25,7 +25,7 @@ from pulptrain.running.session import prepare, run_model
 from scheduler.addresses import order_search
 from scheduler.addresses.allocation import Interval
 from scheduler.schedule import tiler_of
-from scheduler.tiles.tiling_candidates import MOST_CANDIDATES, balanced_sizes, enumerate_tilings, sizes_of
+from scheduler.tiles.tiling_candidates import MOST_CANDIDATES, balanced_sizes, enumerate_tilings
 from scheduler.validation.rows.cases import Column, read_cases
 from shared.counted_work import counted
 from shared.paths import DATA
@@ -174,8 +174,6 @@ def test_ordinary_searches_leave_nothing_out() -> None:
 def test_sizes_are_found_without_counting_to_the_extent() -> None:
     for extent in (*range(1, 300), 4096, 9999):
         assert balanced_sizes(extent) == sorted({-(-extent // n) for n in range(1, extent + 1)}, reverse=True)
-        divisors = [size for size in range(extent, 0, -1) if extent % size == 0]
-        assert sizes_of(extent, "divisors") == divisors
     with at_once():
         assert len(balanced_sizes(10**9)) < 100_000
 
@@ -193,15 +191,15 @@ def test_tiles_that_are_too_many_to_build_are_refused() -> None:
 def test_more_buffers_are_tried_in_fewer_orders(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = 0
     addresses: list[int] = []
-    real = order_search.first_fit_addresses
+    real = order_search.fit_addresses
 
-    def counting(spans: list[order_search.Span], order: list[int]) -> list[int]:
+    def counting(spans: list[tuple[int, int, int]], order: list[int]) -> list[int]:
         nonlocal tried
         tried += 1
         addresses[:] = addresses or real(spans, order)  # how many orders are tried does not depend on them
         return [*addresses]
 
-    monkeypatch.setattr(order_search, "first_fit_addresses", counting)
+    monkeypatch.setattr(order_search, "fit_addresses", counting)
     items = [Interval(f"t{number}", 4 + number % 7 * 4, number, number + 3) for number in range(1200)]
     order_search.search_orders(items, 0)
     assert order_search.STEPS // 9 < tried <= 3 * (order_search.STEPS // 9 + 1)

@@ -27,7 +27,7 @@ from scheduler.addresses.allocation import (
 )
 from scheduler.addresses.optimal_placement import _optimal, place_optimal, solver_installed
 from scheduler.addresses.order_search import STARTS, search_orders
-from scheduler.addresses.placement import ORDERS, best_fit, first_fit, place
+from scheduler.addresses.placement import ORDERS, fit, place
 from scheduler.addresses.plan_options import PlanOptions
 from scheduler.executor import Executor
 from scheduler.memory.memory_plan import plan_memory
@@ -36,17 +36,17 @@ from trainlib.training.phases import build_training_graph
 
 
 def test_buffers_that_never_live_together_share_an_address() -> None:
-    plan = first_fit([Interval("a", 100, 0, 1), Interval("b", 100, 2, 3)], "l2")
+    plan = fit([Interval("a", 100, 0, 1), Interval("b", 100, 2, 3)], "l2")
     assert plan["a"].address == plan["b"].address == 0
 
 
 def test_buffers_that_live_together_do_not() -> None:
-    plan = first_fit([Interval("a", 100, 0, 2), Interval("b", 90, 2, 3), Interval("c", 8, 3, 3)], "l2")
+    plan = fit([Interval("a", 100, 0, 2), Interval("b", 90, 2, 3), Interval("c", 8, 3, 3)], "l2")
     assert [plan[name].address for name in "abc"] == [0, 100, 0]
 
 
 def test_addresses_are_whole_words() -> None:
-    plan = first_fit([Interval("a", 10, 0, 0), Interval("b", 9, 0, 0)], "l2")
+    plan = fit([Interval("a", 10, 0, 0), Interval("b", 9, 0, 0)], "l2")
     assert plan["b"].address == 12
 
 
@@ -62,8 +62,8 @@ def test_best_fit_takes_the_tightest_gap_where_first_fit_takes_the_lowest(
         Interval("d", 8, 0, 1),
         Interval("e", 16, 1, 1),
     ]
-    assert first_fit(wanted, "l2", "name")["e"].address == 0
-    assert best_fit(wanted, "l2", "name")["e"].address == 32
+    assert fit(wanted, "l2", "name")["e"].address == 0
+    assert fit(wanted, "l2", "name", (), "best-fit")["e"].address == 32
 
 
 def test_the_checker_sees_an_overlap_and_names_both() -> None:
@@ -111,10 +111,10 @@ def test_placement_is_valid_and_lies_between_its_bounds(wanted: list[Interval]) 
         for op in range(10)
     )
     assert lower_bound_bytes(wanted) == bound
-    for strategy, fit in (("first-fit", first_fit), ("best-fit", best_fit)):
+    for strategy in ("first-fit", "best-fit"):
         peaks = []
         for order in ORDERS:
-            tried = fit(wanted, "l2", order)
+            tried = fit(wanted, "l2", order, (), strategy)
             check_no_overlap(tried.values())
             assert {name: item.size_bytes for name, item in tried.items()} == {
                 item.name: item.size_bytes for item in wanted
@@ -192,12 +192,12 @@ def test_what_is_not_proved_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @settings(derandomize=True, deadline=None, max_examples=30)
 @given(requests)
-def test_the_search_over_orders_makes_valid_plans_between_bound_and_first_fit(wanted: list[Interval]) -> None:
+def test_the_search_over_orders_makes_valid_plans_between_bound_and_fit(wanted: list[Interval]) -> None:
     bound = lower_bound_bytes(wanted)
     addresses = search_orders(wanted, bound, steps=50)
     placed = [item.at("l2", addresses[item.name]) for item in wanted]
     check_no_overlap(placed)
-    heuristic = min(peak_bytes(first_fit(wanted, "l2", order).values()) for order in STARTS)
+    heuristic = min(peak_bytes(fit(wanted, "l2", order).values()) for order in STARTS)
     assert bound <= align(peak_bytes(placed)) <= align(heuristic)
     assert addresses == search_orders(wanted, bound, steps=50)
 

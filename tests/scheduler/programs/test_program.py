@@ -10,7 +10,7 @@ import numpy as np
 from arch.spec.isa import CoreWork, TeamWork
 from arch.spec.program import Compute, DmaStart, DmaWait, Release
 from scheduler.addresses.lifetimes import storage_lives
-from scheduler.addresses.placement import first_fit
+from scheduler.addresses.placement import fit
 from scheduler.programs.program import ProgramBuilder
 from scheduler.tiles.l1_layout import lay_out
 from scheduler.tiles.tiling import Tiler
@@ -65,7 +65,7 @@ def actions(depth: int, sizes: Mapping[str, int]) -> list[str]:
     tiling = tiler(depth).build(sizes)
     builder = ProgramBuilder(
         GRAPH,
-        first_fit(storage_lives(GRAPH).values(), "l2").__getitem__,
+        fit(storage_lives(GRAPH).values(), "l2").__getitem__,
         cores=2,
         dma=DMA,
     )

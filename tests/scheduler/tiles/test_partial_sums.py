@@ -13,7 +13,7 @@ from arch.spec.isa import CoreWork, TeamWork
 from arch.spec.program import Compute, DmaStart, DmaWait
 from arch.spec.soc_config import load_soc
 from scheduler.addresses.lifetimes import storage_lives
-from scheduler.addresses.placement import first_fit
+from scheduler.addresses.placement import fit
 from scheduler.executor import Executor
 from scheduler.options import ScheduleOptions
 from scheduler.programs.program import ProgramBuilder
@@ -87,7 +87,7 @@ def tiling_of(sizes, order, depth=1):
 def actions(sizes, order, depth):
     """Actions of the tile loop in words, kernels of a tile once."""
     tiling = tiling_of(sizes, order, depth)
-    home = first_fit(storage_lives(GRAPH).values(), "l2")
+    home = fit(storage_lives(GRAPH).values(), "l2")
     builder = ProgramBuilder(GRAPH, home.__getitem__, cores=2, dma=DMA)
     builder.add_op(OP, tiling, lay_out(tiling, 0))
     words = []

@@ -15,7 +15,7 @@ from configs.errors import DoesNotFitError, InputError
 from scheduler.options import ScheduleOptions
 from scheduler.schedule_cache import ScheduleCache
 from scheduler.tiles.tiling import BufferDepths, Tiler, tile_ranges
-from scheduler.tiles.tiling_candidates import balanced_sizes, enumerate_tilings, sizes_of
+from scheduler.tiles.tiling_candidates import balanced_sizes, enumerate_tilings
 from scheduler.tiling_choice import TilingChooser, smallest_does_not_fit, whole_op
 from trainlib.ir.steps import KernelChoice
 from trainlib.primitives.definition import DrawnInput
@@ -43,10 +43,8 @@ def linear_fw(depth=2):
     return tilers("linear", {"out_features": 6}, (10,), 3, depth)[0]
 
 
-def test_balanced_sizes_and_divisors() -> None:
-    assert balanced_sizes(10) == [10, 5, 4, 3, 2, 1]
-    assert sizes_of(10, "divisors") == [10, 5, 2, 1]
-    assert sizes_of(4, "all") == [4, 3, 2, 1]
+def every_size(extent: int) -> list[int]:
+    return list(range(extent, 0, -1))
 
 
 def test_border_tiles_are_smaller_and_the_first_loop_is_the_outermost() -> None:
@@ -103,7 +101,7 @@ def test_every_tiling_that_fits_is_found() -> None:
     """All integer sizes, all loop orders, against a loop over everything."""
     tiler = linear_fw()
     available_bytes = 400
-    found = enumerate_tilings(tiler, available_bytes, sizes="all", loop_orders="all")
+    found = enumerate_tilings(tiler, available_bytes, sizes_of=every_size, every_order=True)
     names = list(tiler.dims)
     fitting = set()
     for sizes in product(*(range(1, extent + 1) for extent in tiler.dims.values())):
@@ -134,26 +132,19 @@ def test_rules_remove_what_they_say() -> None:
         counts.total
         == counts.pruned_by_size + counts.pruned_by_loop_order + counts.pruned_by_l1 + counts.estimated
     )
-    everything = enumerate_tilings(tiler, 1 << 30, sizes="all", loop_orders="all").counts
+    everything = enumerate_tilings(tiler, 1 << 30, sizes_of=every_size, every_order=True).counts
     assert everything.pruned_by_size == everything.pruned_by_l1 == 0
 
 
 def test_loop_orders_that_load_the_same_are_tried_once() -> None:
     """Of y = x · Wᵀ cut in two dimensions the order decides which of x and W stays."""
     tiler = linear_fw()
-    found = enumerate_tilings(tiler, 1 << 30, sizes="all")
+    found = enumerate_tilings(tiler, 1 << 30, sizes_of=every_size)
     rows = np.flatnonzero((found.sizes == [2, 3, 10]).all(axis=1))
     assert [found.orders[found.order[row]][:2] for row in rows] == [("n", "co"), ("co", "n")]
     keys = found.footprint.keys
     moved = {keys[column]: found.changes[column, rows].tolist() for column in found.footprint.moved}
     assert moved == {("in", "x"): [2, 4], ("in", "w"): [4, 2], ("out", "y"): [4, 4]}
-
-
-def test_unknown_rules_are_refused() -> None:
-    with pytest.raises(InputError, match="unknown tile rule 'odd'"):
-        enumerate_tilings(linear_fw(), 1000, sizes="odd")
-    with pytest.raises(InputError, match="unknown tile rule 'some'"):
-        enumerate_tilings(linear_fw(), 1000, loop_orders="some")
 
 
 def test_a_fixed_tile_must_name_dimensions_of_the_step() -> None:

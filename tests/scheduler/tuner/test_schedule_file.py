@@ -12,7 +12,14 @@ from configs.values import replace
 from configs.yaml_file import load_yaml
 from scheduler.tuner.schedule_file import load_schedule, options_from, schedule_text, write_schedule
 from scheduler.tuner.search_space import Cut
-from scheduler.tuner.tuned_schedule import OpChoice, TunedSchedule, model_content, soc_content
+from scheduler.tuner.tuned_schedule import (
+    Named,
+    TunedSchedule,
+    TunedSoc,
+    model_content,
+    op_choice,
+    soc_content,
+)
 from shared.tuner_case import small_case
 
 
@@ -23,16 +30,14 @@ def schedule() -> TunedSchedule:
     )
     sizes = (("co", 4), ("ho", 2), ("wo", 4), ("ci", 2))
     rows = Cut(sizes, ("ho", "co", "wo", "ci"), 2, "mm_M", "dma", 2, 2500, 900)
-    conv = OpChoice("conv.FW", rows, whole, 24, 9)
-    relu = OpChoice("relu.FW", Cut((("d0", 4),), ("d0", "d1"), 1, cycles=70), None, 1, 1)
+    conv = op_choice("conv.FW", rows, whole, 24, 9)
+    relu = op_choice("relu.FW", Cut((("d0", 4),), ("d0", "d1"), 1, cycles=70), None, 1, 1)
     return TunedSchedule(
-        model=graph.name,
-        model_content=model_content(graph),
-        soc=timing.name,
-        timing=timing.profile,
-        soc_content=soc_content(timing),
+        format=1,
+        model=Named(name=graph.name, content=model_content(graph)),
+        soc=TunedSoc(name=timing.name, timing=timing.profile, content=soc_content(timing)),
         codegen=options.codegen,
-        version="0",
+        pulptrain="0",
         simulator="abc",
         strategy="pruned",
         candidates=25,

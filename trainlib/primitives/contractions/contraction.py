@@ -15,81 +15,27 @@ from dataclasses import dataclass, field
 from math import prod
 
 from configs.dtypes import DType
-from configs.values import Struct, replace
 from trainlib.ir.access import Contraction, Index, Space, Span
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import Extent, KernelChoice, Operand, Ranges, StepLowering, Tensors, TileTask
-
-BATCH = "n"
-"""The loop over samples."""
-
-MOST_OPS = 16
-"""Ops of which a step keeps the axes."""
+from trainlib.ir.steps import KernelChoice, Operand, Ranges, Tensors, TileTask
+from trainlib.primitives.lowering.axes import Area, Axes, AxesLowering, Form
+from trainlib.primitives.lowering.calls import BATCH
 
 BIAS, BIAS_GRADIENT = "b", "db"
 """Roles of the bias, which is added to every element of a channel, and of its gradient."""
 
 
-class OpBoxes:
-    """The boxes of the tiles of one op."""
+class LoopTile(Area):
+    """One tile of a contraction; its tensors have the contraction's names."""
 
-    def __init__(
-        self, op: Op, tensors: Tensors, space: Space, roles: Mapping[str, str], description: Description
-    ) -> None:
-        self.op, self.tensors, self.space = op, tensors, space
-        self.whole = {name: (0, size) for name, size in space.loops.items()}
-        self._axes: dict[str, tuple[str, tuple[Index, ...]]] = {}
-        self._name_of: dict[str, str] = {}
-        self.orders = orders = description.orders(op)
-        for name, access in space.accesses.items():
-            role, order = roles.get(name, name), orders.get(name.removeprefix("d"), range(len(access)))
-            self._axes[name] = role, tuple(access[axis] for axis in order)
-            self._name_of.setdefault(role, name)
-        indices = [index for access in space.accesses.values() for index in access]
-        self._mixed = [index for index in indices if index.loop is None]
-        self._grouped = any(term.block or term.period for index in self._mixed for term in index.terms)
-
-    def box(self, name: str, ranges: Ranges) -> Operand:
-        """The box of a tensor of the contraction, its axes in the order they are stored in."""
-        role, axes = self._axes[name]
-        region = [index.span(ranges).extent if index.loop is None else ranges[index.loop] for index in axes]
-        return Operand(self.op[role], tuple(region), role)
-
-    def stored(self, name: str) -> tuple[str, ...]:
-        """The axes of a tensor of the contraction, in that order."""
-        return tuple(index.axis for index in self._axes[name][1])
-
-    def operand(self, buffer: str, ranges: Ranges) -> Operand:
-        """The box in a buffer: of a tensor of the contraction, or of the bias or its gradient."""
-        if buffer not in (BIAS, BIAS_GRADIENT):
-            return self.box(self._name_of[buffer], ranges)
-        return Operand(self.op[buffer], (ranges["ci" if self.space.result == "dx" else "co"],), buffer)
-
-    def mark(self, part: Ranges) -> object:
-        """All that kernels can see of where a tile lies; None in groups, which may end within a tile."""
-        if self._grouped:
-            return None
-        ranges = {**self.whole, **part}
-        spans = [index.span(ranges) for index in self._mixed]
-        marks = [(span.count, span.before, span.after) for span in spans]
-        return (*((stop - start, start == 0) for start, stop in ranges.values()), *marks)
-
-
-class LoopTile(Struct, frozen=True):
-    """One tile of a step: the interval of every loop, and what follows from it."""
-
-    op: Op
-    tensors: Tensors
-    space: Space
-    ranges: Ranges
-    choice: KernelChoice
-    roles: Mapping[str, str]
-    boxes: OpBoxes
+    def __init__(self, form: Form, ranges: Ranges, step: ContractionStep, choice: KernelChoice) -> None:
+        super().__init__(form, ranges)
+        self.choice, self.roles, self.space = choice, step.renamed, step.space(form.op)
 
     @property
     def dtype(self) -> DType:
         """Dtype of the result."""
-        return self.tensors[self.op[self.role(self.space.result)]].dtype
+        return self.dtype_of(self.role(self.space.result))
 
     def role(self, name: str) -> str:
         """The op's role of a tensor of the contraction."""
@@ -97,7 +43,7 @@ class LoopTile(Struct, frozen=True):
 
     def count(self, *loops: str) -> int:
         """Iterations of some loops; of a loop the contraction has not, one."""
-        extents = [self.ranges.get(loop, (0, 1)) for loop in loops]
+        extents = [self.extents.get(loop, (0, 1)) for loop in loops]
         return prod([stop - start for start, stop in extents])
 
     def total(self, *loops: str) -> int:
@@ -106,27 +52,11 @@ class LoopTile(Struct, frozen=True):
 
     def span(self, name: str, axis: str) -> Span:
         """What the tile needs of an axis of a tensor of the contraction."""
-        return self.space.index(name, axis).span(self.ranges)
+        return self.space.index(name, axis).span(self.extents)
 
-    def box(self, name: str, **other: Extent) -> Operand:
-        """The box of a tensor of the contraction, its axes in the order they are stored in.
-
-        `other` gives intervals of axes to be taken instead of those the tile needs.
-        """
-        box = self.boxes.box(name, self.ranges)
-        if not other:
-            return box
-        axes = self.boxes.stored(name)
-        region = [other.get(axis, extent) for axis, extent in zip(axes, box.region, strict=True)]
-        return replace(box, region=tuple(region))
-
-    def operand(self, buffer: str) -> Operand:
-        """The box in a buffer: of a tensor of the contraction, or of the bias or its gradient."""
-        return self.boxes.operand(buffer, self.ranges)
-
-    def begins(self, *loops: str) -> bool:
-        """Whether the tile holds the first iteration of some loops."""
-        return all(self.ranges[loop][0] == 0 for loop in loops)
+    def box(self, role: str) -> Operand:
+        """The box of a tensor, by the contraction's name; of the bias or its gradient."""
+        return super().box(self.role(role))
 
     @property
     def channel(self) -> str:
@@ -142,12 +72,12 @@ class LoopTile(Struct, frozen=True):
     @property
     def bias(self) -> tuple[Operand, ...]:
         """The box of the bias, if it adds it."""
-        return (self.operand(BIAS),) if self.adds_bias else ()
+        return (self.box(BIAS),) if self.adds_bias else ()
 
     @property
     def bias_gradient(self) -> tuple[Operand, ...]:
         """The box of the gradient of the bias, which the tiles that begin the input channels sum."""
-        return (self.operand(BIAS_GRADIENT),) if BIAS_GRADIENT in self.op and self.begins("ci") else ()
+        return (self.box(BIAS_GRADIENT),) if BIAS_GRADIENT in self.op and self.begins("ci") else ()
 
 
 class Strategy(ABC):
@@ -162,7 +92,7 @@ class Strategy(ABC):
         return ()
 
     def same_calls(self, op: Op) -> bool:
-        """Whether tiles of one `OpBoxes.mark` have the same scratch and calls: not known."""
+        """Whether tiles of one `AxesLowering.mark` have the same scratch and calls: not known."""
         return False
 
     def default_kernel(self, op: Op, space: Space) -> str:
@@ -195,10 +125,10 @@ class Description:
 
 
 @dataclass(frozen=True)
-class ContractionStep(StepLowering):
+class ContractionStep(AxesLowering):
     """The lowering of a step that writes `result` (``y``, ``dw`` or ``dx`` of the contraction).
 
-    `roles` are the op's names of tensors of the contraction where they differ (a transposed convolution
+    `renamed` are the op's names of tensors of the contraction where they differ (a transposed convolution
     writes what a convolution reads).
     """
 
@@ -206,8 +136,7 @@ class ContractionStep(StepLowering):
     result: str
     strategy: Strategy | Callable[[Op], Strategy]
     """That of all ops, or by op."""
-    roles: Mapping[str, str] = field(default_factory=dict)
-    _kept: dict[object, OpBoxes] = field(default_factory=dict, compare=False, repr=False)
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
     def by(self, op: Op) -> Strategy:
         """What computes the tiles of an op."""
@@ -216,6 +145,25 @@ class ContractionStep(StepLowering):
     def space(self, op: Op) -> Space:
         """The nest of the step."""
         return self.description.space(op, self.result)
+
+    def dimensions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
+        """All loops."""
+        return self.space(op).loops
+
+    def maps(self, op: Op, tensors: Tensors) -> Mapping[str, Index]:
+        """The axes that are no loop, by tensor and axis."""
+        accesses = self.space(op).accesses.items()
+        return {_name(name, index): index for name, axes in accesses for index in axes if index.loop is None}
+
+    def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
+        """Those of a tensor of the contraction, as they are stored; the channels of the result of a bias."""
+        if role in (BIAS, BIAS_GRADIENT):
+            return ("ci" if self.result == "dx" else "co",)
+        accesses = self.space(op).accesses
+        name = next(name for name in accesses if self.renamed.get(name, name) == role)
+        axes = tuple(_name(name, index) for index in accesses[name])
+        order = self.description.orders(op).get(name.removeprefix("d"), range(len(axes)))
+        return tuple(axes[place] for place in order)
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """The loops of the result the kernels do not want whole; the batch if it is one."""
@@ -239,46 +187,22 @@ class ContractionStep(StepLowering):
         return [*self.space(op).meeting(dims), *self.by(op).meeting(op)]
 
     def even(self, op: Op, tensors: Tensors) -> Collection[str]:
-        """The loops that are an axis by themselves, where no tile has a bias, or its gradient, alone."""
-        space = self.space(op)
-        indices = [index for access in space.accesses.values() for index in access]
-        others = {name for index in indices if index.loop is None for name in index.loops}
-        if BIAS in op:
-            others |= space.reductions.keys()
-        if BIAS_GRADIENT in op:
-            others |= {"ci", "co"}
-        return space.loops.keys() - others
+        """Not those of which some tiles have a bias, or its gradient, alone."""
+        alone = {
+            *(self.space(op).reductions if BIAS in op else ()),
+            *(("ci", "co") if BIAS_GRADIENT in op else ()),
+        }
+        return set(super().even(op, tensors)) - alone
 
     def mark(self, op: Op, tensors: Tensors, ranges: Ranges) -> object:
-        """What kernels see of the loops, if the strategy knows."""
-        return self._boxes(op, tensors).mark(ranges) if self.by(op).same_calls(op) else None
-
-    def moved(
-        self, task: TileTask, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice
-    ) -> TileTask:
-        """With other boxes."""
-        boxes = self._boxes(op, tensors)
-        covered = {**boxes.whole, **ranges}
-        inputs, outputs = (
-            [boxes.operand(item.name, covered) for item in side] for side in (task.inputs, task.outputs)
-        )
-        return task.but(inputs=inputs, outputs=outputs)
+        """None in groups, which may end within a tile, and if the strategy sees more."""
+        inexact = self.form(op, tensors).inexact
+        grouped = any(term.block or term.period for index in inexact for term in index.terms)
+        return None if grouped or not self.by(op).same_calls(op) else super().mark(op, tensors, ranges)
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """What the strategy makes of the tile."""
-        boxes = self._boxes(op, tensors)
-        covered = {**boxes.whole, **ranges}
-        return self.by(op).task(LoopTile(op, tensors, boxes.space, covered, choice, self.roles, boxes))
-
-    def _boxes(self, op: Op, tensors: Tensors) -> OpBoxes:
-        key = id(op), id(tensors)  # both are kept alive, so that their numbers stay their own
-        kept = self._kept.get(key)
-        if kept is None:
-            if len(self._kept) >= MOST_OPS:
-                del self._kept[next(iter(self._kept))]
-            space = self.space(op)
-            kept = self._kept[key] = OpBoxes(op, tensors, space, self.roles, self.description)
-        return kept
+        return self.by(op).task(LoopTile(self.form(op, tensors), ranges, self, choice))
 
     def default_kernel(self, op: Op) -> str:
         """That of the strategy."""
@@ -291,3 +215,8 @@ class ContractionStep(StepLowering):
     def useful_macs(self, op: Op, tensors: Tensors) -> int:
         """Iterations that touch an element of every operand (see `Space.useful_macs`)."""
         return self.space(op).useful_macs
+
+
+def _name(name: str, index: Index) -> str:
+    """What an axis of a tensor is called: its loop, if it is one."""
+    return index.loop or f"{index.axis} of {name}"

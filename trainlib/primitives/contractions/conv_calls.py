@@ -16,11 +16,11 @@ from trainlib.ir.access import Span
 from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Scratch, part
 from trainlib.kernels import catalogue
 from trainlib.primitives.contractions import conv_nests
-from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, LoopTile
+from trainlib.primitives.contractions.contraction import BIAS, BIAS_GRADIENT, LoopTile
 from trainlib.primitives.contractions.conv_details import of_window
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, block_transpose, patches
 from trainlib.primitives.contractions.conv_nests import Reach, Site
-from trainlib.primitives.lowering.calls import factors, matmul_call, vector_add_call
+from trainlib.primitives.lowering.calls import BATCH, factors, matmul_call, vector_add_call
 from trainlib.primitives.lowering.kernel_call import Piece
 
 ROWS = "im2row"
@@ -67,11 +67,11 @@ def tile_image(tile: LoopTile, *, owned: bool = False) -> TileImage:
             taps.append(np.zeros((1, 1), np.int64))
             continue
         index = tile.space.index(image, axis)
-        span = index.span(tile.ranges)
+        span = index.span(tile.extents)
         if owned:
-            span = span.with_also(index.owned(loop, tile.ranges[loop], tile.space.loops[loop]))
+            span = span.with_also(index.owned(loop, tile.extents[loop], tile.space.loops[loop]))
         spans.append(span)
-        taps.append(index.taps(loop, inner, tile.ranges, span.extent))
+        taps.append(index.taps(loop, inner, tile.extents, span.extent))
     (high, wide), (rows, columns) = spans, taps
     return TileImage("IG" if gathers else "FW", high, wide, Reach(rows, columns, high.count, wide.count))
 

@@ -26,7 +26,7 @@ from trainlib.ir.graph import Op
 from trainlib.ir.numerics import matmul
 from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand, TileTask, part
 from trainlib.primitives.contractions import conv_nests
-from trainlib.primitives.contractions.contraction import BATCH, BIAS_GRADIENT, LoopTile, Strategy
+from trainlib.primitives.contractions.contraction import BIAS_GRADIENT, LoopTile, Strategy
 from trainlib.primitives.contractions.conv_calls import (
     PARTIAL,
     TileImage,
@@ -40,7 +40,7 @@ from trainlib.primitives.contractions.conv_geometry import ConvGeometry, block_t
 from trainlib.primitives.contractions.conv_groups import channels_met, within_group
 from trainlib.primitives.contractions.conv_nests import Direct, Site
 from trainlib.primitives.contractions.convolution import WINDOW
-from trainlib.primitives.lowering.calls import box
+from trainlib.primitives.lowering.calls import BATCH, box
 
 _Pricing = Callable[[Site, Direct], TeamWork]
 
@@ -115,7 +115,7 @@ class DirectLoops(Strategy):
         over = "co" if gathers else "ci"
         parts, sources, within = channels_met(tile, image, over)
         view, dtype, choice = tile_image(tile), tile.dtype, tile.choice
-        channels, fetched = tile.ranges[tile.channel], tile.span("w", "ci").start
+        channels, fetched = tile.extents[tile.channel], tile.span("w", "ci").start
         bias = tile.adds_bias
 
         def filters_of(weights: Array, number: int) -> Array:
@@ -162,12 +162,12 @@ class DirectLoops(Strategy):
         sums_bias = _bias_gradient(tile, view) if BIAS_GRADIENT in tile.op else None
         outputs = (tile.box("dw"), *([sums_bias[1]] if sums_bias else []))
         # The view may hold more than the window reads.
-        image_box = tile.box("x", hi=view.rows.extent, wi=view.columns.extent)
+        tile.extents.update({"hi of x": view.rows.extent, "wi of x": view.columns.extent})
 
         def calls() -> list[KernelCall]:
             return self._weight_calls(tile, view) + ([sums_bias[0]] if sums_bias else [])
 
-        return TileTask((image_box, tile.box("dy")), outputs, partial_sum(tile), calls)
+        return TileTask((tile.box("x"), tile.box("dy")), outputs, partial_sum(tile), calls)
 
     def _weight_calls(self, tile: LoopTile, view: TileImage) -> list[KernelCall]:
         geometry = ConvGeometry.of(tile.op.attributes)
@@ -175,7 +175,7 @@ class DirectLoops(Strategy):
         parts, sources, within = channels_met(tile, "x", "ci")
         reach, dtype, choice = view.reach, tile.dtype, tile.choice
         filters, others = tile.count("co"), tile.count("ci")
-        first = tile.ranges["co"][0]
+        first = tile.extents["co"][0]
         loop = Direct(geometry, reach, filters, others, sources[1] - sources[0])
 
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
@@ -211,7 +211,7 @@ def published_depthwise(attributes: Mapping[str, Any]) -> bool:
 
 def _bias_gradient(tile: LoopTile, view: TileImage) -> tuple[KernelCall, Operand] | None:
     """db by the tile that sees its channels of dy first; None for the others."""
-    geometry, channels = ConvGeometry.of(tile.op.attributes), tile.ranges["co"]
+    geometry, channels = ConvGeometry.of(tile.op.attributes), tile.extents["co"]
     sources = tile.span("x", "ci").extent
     if tile.role("dy") == "dy":
         if geometry.groups == 1 and sources[0] > 0:
@@ -236,7 +236,7 @@ def _bias_gradient(tile: LoopTile, view: TileImage) -> tuple[KernelCall, Operand
 
 def _owned(tile: LoopTile, axis: str, loop: str) -> Extent:
     """Positions of x that belong to the tile's part of a loop of y."""
-    return tile.space.index("x", axis).owned(loop, tile.ranges[loop], tile.space.loops[loop])
+    return tile.space.index("x", axis).owned(loop, tile.extents[loop], tile.space.loops[loop])
 
 
 def _counted_from(start: int, extent: Extent) -> Extent:

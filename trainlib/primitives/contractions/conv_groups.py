@@ -90,9 +90,9 @@ def channels_met(tile: LoopTile, image: str, over: str) -> tuple[list[Segment], 
     loop, axis = "co", "ci"
     if image == "dy":
         loop, axis, written, met = "ci", "co", met, written
-    parts = segments(tile.ranges[loop], written, met)
+    parts = segments(tile.extents[loop], written, met)
     sources = tile.span(image, axis).extent
-    taken = tile.ranges[over]
+    taken = tile.extents[over]
     within = [
         (item.others[0] + taken[0] - sources[0], item.others[0] + taken[1] - sources[0]) for item in parts
     ]

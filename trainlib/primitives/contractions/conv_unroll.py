@@ -25,7 +25,7 @@ from configs.values import Struct
 from trainlib.ir.access import Taps
 from trainlib.ir.steps import Array, Extent, KernelCall, Operand, Scratch, gathered, part
 from trainlib.primitives.contractions import conv_nests
-from trainlib.primitives.contractions.contraction import BATCH, LoopTile
+from trainlib.primitives.contractions.contraction import LoopTile
 from trainlib.primitives.contractions.conv_calls import (
     COLUMNS,
     ROWS,
@@ -37,6 +37,7 @@ from trainlib.primitives.contractions.conv_calls import (
 from trainlib.primitives.contractions.conv_details import of_window
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
 from trainlib.primitives.contractions.conv_nests import Reach, Site
+from trainlib.primitives.lowering.calls import BATCH
 
 BORDER = "im2row_border"
 """Name of the scratch buffer of the patches the cores complete."""
@@ -196,7 +197,7 @@ class _Fetched:
 
 
 def _by_dma(tile: LoopTile, role: str, view: TileImage, channels: Extent) -> Matrices:
-    op, samples, geometry = tile.op, tile.ranges[BATCH], ConvGeometry.of(tile.op.attributes)
+    op, samples, geometry = tile.op, tile.extents[BATCH], ConvGeometry.of(tile.op.attributes)
     rows = _lines(view.reach.rows, view.rows.start)
     columns = _lines(view.reach.columns, view.columns.start)
     depth = channels[1] - channels[0]

@@ -21,7 +21,7 @@ from configs.values import Struct, replace
 from trainlib.ir.access import Space
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import KernelCall, Scratch, TileTask, part
-from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, LoopTile, Strategy
+from trainlib.primitives.contractions.contraction import BIAS, BIAS_GRADIENT, LoopTile, Strategy
 from trainlib.primitives.contractions.conv_calls import (
     PARTIAL,
     accumulated,
@@ -30,7 +30,7 @@ from trainlib.primitives.contractions.conv_calls import (
     partial_sum,
 )
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
-from trainlib.primitives.lowering.calls import factors, matmul_call, transpose_call, vector_add_call
+from trainlib.primitives.lowering.calls import BATCH, factors, matmul_call, transpose_call, vector_add_call
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 
@@ -236,11 +236,10 @@ class ImageProducts(Strategy):
     @staticmethod
     def _matrix(tile: LoopTile, role: str, geometry: ConvGeometry, sample: int) -> Matrix:
         """A tensor of one sample as a matrix."""
-        first, *others = (index.loop or "" for index in tile.space.accesses[role])
         if role.endswith("w"):
-            loops = (first, others[0])
-            rows, columns = reversed(loops) if tile.boxes.orders.get("w") == (1, 0) else loops
+            rows, columns = tile.axes(role)
             return Matrix(role, (rows,), (columns,))
-        channels, positions = (others[0],), tuple(others[1:])
+        _, channel, *places = (index.loop or "" for index in tile.space.accesses[role])
+        channels, positions = (channel,), tuple(places)
         rows_of, columns_of = (positions, channels) if geometry.hwc else (channels, positions)
         return Matrix(role, rows_of, columns_of, part(role, sample))

@@ -102,8 +102,8 @@ class _Elementwise(LeadingBoxes):
             return _sloped(x, *(x, *others)[-2:])
 
         placed = {"X": "x", "Y": self.result, **({"G": self.source} if self.source != "x" else {})}
-        arrays = {name: Piece(role, shape, dtype=area.dtype(role)) for name, role in placed.items()}
-        arrays["W"] = Piece("w", dtype=area.dtype("w"))
+        arrays = {name: Piece(role, shape, dtype=area.dtype_of(role)) for name, role in placed.items()}
+        arrays["W"] = Piece("w", dtype=area.dtype_of("w"))
         build.run(self.nest, arrays, self.loaded(area), (self.result,), function, **sizes)
 
 
@@ -132,7 +132,7 @@ class _SlopeGradient(AxesLowering):
             def function(x: Array, dy: Array) -> Array:
                 return np.asarray(_terms(x, dy).sum(axis=axes).astype(np.float32)).reshape(-1)
 
-            x, dy = (Piece(role, sizes, dtype=area.dtype(role)) for role in ("x", "dy"))
+            x, dy = (Piece(role, sizes, dtype=area.dtype_of(role)) for role in ("x", "dy"))
             named = dict(zip(("samples", "channels", "elements"), sizes, strict=True))
             arrays = {"X": x, "G": dy, "Y": target}
             build.run("prelu_wg", arrays, ("x", "dy"), (target.name,), function, **named)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache, partial
 from math import prod
 
 from configs.dtypes import DType
@@ -35,24 +36,41 @@ LEADING = (BATCH, *(f"d{number}" for number in range(16)))
 """Names of the dimensions of a tensor whose layer names none."""
 
 
-class Area:
-    """What a tile covers of every dimension of an op; `axes` are those of a tensor."""
+MOST_FORMS = 64
+"""Ops of which the form is kept."""
 
-    def __init__(
-        self, op: Op, tensors: Tensors, axes: Callable[[str], Axes], extents: Mapping[str, Extent]
-    ) -> None:
-        self.op = op
-        self.tensors = tensors
-        self.axes = axes
-        self.extents = dict(extents)
+_FORMS: dict[tuple[int, int, int], Form] = {}
+
+
+class Form:
+    """How the tensors of an op lie on its loops: what all its tiles share."""
+
+    def __init__(self, lowering: AxesLowering, op: Op, tensors: Tensors) -> None:
+        self.lowering, self.op, self.tensors = lowering, op, tensors
+        self.sizes = lowering.dimensions(op, tensors)
+        self.whole: dict[str, Extent] = {name: (0, size) for name, size in (*self.sizes.items(), (ONE, 1))}
+        self.maps = lowering.maps(op, tensors)
+        self.inexact = [index for index in self.maps.values() if not index.is_exact(self.sizes)]
+        """Maps without an element for each iteration."""
+        self.axes: Callable[[str], Axes] = cache(partial(lowering.axes_of, op, tensors))
+
+
+class Area:
+    """What a tile covers of every dimension of an op."""
+
+    def __init__(self, form: Form, ranges: Ranges) -> None:
+        self.form, self.op, self.tensors, self.axes = form, form.op, form.tensors, form.axes
+        self.extents = {**form.whole, **ranges}
+        for name, index in form.maps.items():
+            self.extents[name] = index.span(self.extents).extent
 
     def shape(self, *axes: str) -> Shape:
         """Elements along these axes."""
         return sizes_of(tuple(self.extents[axis] for axis in axes))
 
-    def begins(self, axis: str) -> bool:
-        """Whether the tile has the first of a dimension."""
-        return self.extents[axis][0] == 0
+    def begins(self, *axes: str) -> bool:
+        """Whether the tile has the first of some dimensions."""
+        return all(self.extents[axis][0] == 0 for axis in axes)
 
     @property
     def samples(self) -> range:
@@ -67,7 +85,7 @@ class Area:
         """The shape of the box of a tensor."""
         return sizes_of(self.region(role))
 
-    def dtype(self, role: str) -> DType:
+    def dtype_of(self, role: str) -> DType:
         """That of a tensor."""
         return self.tensors[self.op[role]].dtype
 
@@ -147,26 +165,38 @@ class AxesLowering(StepLowering):
 
     def even(self, op: Op, tensors: Tensors) -> Collection[str]:
         """All but those that are begun, or mapped without an element for each iteration."""
-        sizes, maps = self.dimensions(op, tensors), self.maps(op, tensors).values()
-        mapped = {loop for index in maps if not index.is_exact(sizes) for loop in index.loops}
-        return sizes.keys() - mapped.union(self.begun)
+        form = self.form(op, tensors)
+        return form.sizes.keys() - {*self.begun, *(loop for index in form.inexact for loop in index.loops)}
 
     def mark(self, op: Op, tensors: Tensors, ranges: Ranges) -> object:
-        """Shapes, and which dimensions it begins, if calls see no more."""
-        return None if self.placed else tuple([(stop - start, start == 0) for start, stop in ranges.values()])
+        """Shapes, which dimensions it begins, and what maps read beside elements, if calls see no more."""
+        if self.placed:
+            return None
+        form, marks = self.form(op, tensors), [(stop - start, start == 0) for start, stop in ranges.values()]
+        if not form.inexact:
+            return tuple(marks)
+        covered = {**form.whole, **ranges}
+        spans = [index.span(covered) for index in form.inexact]
+        return (*marks, *[(span.count, span.before, span.after) for span in spans])
 
     def macs(self, op: Op, tensors: Tensors) -> int:
         """One for each term of the result, if there is a matmul."""
         sizes = self.dimensions(op, tensors)
         return prod(sizes[name] for name in (*self.kept, *self.summed)) if self.default_kernel(op) else 0
 
+    def form(self, op: Op, tensors: Tensors) -> Form:
+        """How the tensors of an op lie on its loops."""
+        key = id(self), id(op), id(tensors)  # all are kept alive, so that their numbers stay their own
+        form = _FORMS.get(key)
+        if form is None:
+            if len(_FORMS) >= MOST_FORMS:
+                _FORMS.pop(next(iter(_FORMS)), None)
+            form = _FORMS[key] = Form(self, op, tensors)
+        return form
+
     def area(self, op: Op, tensors: Tensors, ranges: Ranges) -> Area:
         """What a tile covers; what `ranges` does not name is whole."""
-        extents = {name: (0, size) for name, size in self.dimensions(op, tensors).items()}
-        extents.update(ranges)
-        for name, index in self.maps(op, tensors).items():
-            extents[name] = index.span(extents).extent
-        return Area(op, tensors, lambda role: self.axes_of(op, tensors, role), {**extents, ONE: (0, 1)})
+        return Area(self.form(op, tensors), ranges)
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """A box of everything."""

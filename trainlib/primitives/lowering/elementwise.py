@@ -145,7 +145,7 @@ class ElementwiseLowering(AxesLowering):
     def compute(self, area: Area, build: TileBuilder) -> None:
         """One fork per loop."""
         op, writes = area.op, self.stored(area)
-        elements, dtypes = prod(area.sizes(op.writes[0])), {role: area.dtype(role) for role in op.roles}
+        elements, dtypes = prod(area.sizes(op.writes[0])), {role: area.dtype_of(role) for role in op.roles}
         for loop in self.needed(op):
             build.call(partial(_loop_call, build.choice, op, loop, dtypes, elements, writes, self.numbers))
 
@@ -236,7 +236,7 @@ class LossLowering(AxesLowering):
         elements = prod(shape) // samples
         shares = {"sum": 1, "batchmean": shape[0] // samples / total[0], "mean": elements / prod(total)}
         share = np.float32(shares[op.attributes["reduction"]])
-        dtypes = {role: area.dtype(role) for role in op.roles}
+        dtypes = {role: area.dtype_of(role) for role in op.roles}
 
         def named(role: str, sample: int) -> str:
             return part(role, sample, sample + 1) if samples > 1 else role

@@ -71,7 +71,7 @@ class _Squares(AxesLowering):
             matrix = dw.reshape(count, elements)
             return np.einsum("re,re->r", matrix, matrix, dtype=np.float32)
 
-        arrays = {"X": Piece("dw", (count, elements), dtype=area.dtype("dw")), "Y": Piece("squares")}
+        arrays = {"X": Piece("dw", (count, elements), dtype=area.dtype_of("dw")), "Y": Piece("squares")}
         build.run("square_sum", arrays, ("dw",), ("squares",), squares, rows=count, elements=elements)
 
 

@@ -260,7 +260,7 @@ class _Pooling(AxesLowering):
 
         def call(sample: int) -> KernelCall:
             arrays = {
-                name: planes[role].placed(part(role, sample), area.dtype(role))
+                name: planes[role].placed(part(role, sample), area.dtype_of(role))
                 for name, role in streams.items()
             }
             reads, writes = (tuple(part(role, sample) for role in roles) for roles in (op.reads, op.writes))
