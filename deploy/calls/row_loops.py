@@ -77,6 +77,7 @@ def _over_elements(results: Mapping[str, Symbol], elements: str, narrow: bool) -
         return _load(f"arg->{array}", f"{before}i", narrow)
 
     writer = Writer(results, place)
+    yield from writer.before
     yield f"const struct pt_range own = pt_own(arg->{elements});"
     yield "for (int i = own.start; i < own.stop; i++) {"
     yield from _indented(writer.inside)
