@@ -18,7 +18,8 @@ class RowLoop(Struct, frozen=True):
     Arrays are matrices [rows, elements], or have one number a row or an element. `places` says where an
     element lies, in indices and `sizes`: ``r*M + i``, ``r``, ``0``. Index ``r`` counts the first of `rows`,
     which goes over the cores, ``i`` the last of `elements`, ``s`` a loop between them. Without rows any
-    element is one. `across`: the elements of each row go over the cores, which add up nothing then.
+    element is one, and the row "1" is alone. `across`: the elements of each row go over the cores, which add
+    up nothing then.
     An array of several `parts`, one behind the other, is a tuple to the formula. `numbers` are arguments
     beside the arrays; `mark` tells apart programs of one nest; tiles compute in float64 if `wide`, C in fp32.
     """
