@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pooling window by window."""
+"""Pooling window by window; interpolation by matrices."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from trainlib.ir.graph import Op
+from trainlib.ir.steps import Array
 from trainlib.primitives.definition import Values
 from trainlib.primitives.pooling.pooling import axes_of, place_bits
 
@@ -77,9 +78,42 @@ def _reference_backward(op: Op, values: Values) -> Values:
     return {"dx": np.stack(planes).reshape(*dy.shape[:2], rows.size, columns.size)}
 
 
+def _matrix(mode: str, inputs: int, outputs: int) -> Array:
+    """The interpolation of one axis as a matrix [outputs, inputs]."""
+    matrix = np.zeros((outputs, inputs))
+    for row in range(outputs):
+        if mode == "nearest":
+            matrix[row, int(row * inputs / outputs + 1e-9)] = 1
+            continue
+        centre = min(max((2 * row + 1) * inputs / (2 * outputs) - 0.5, 0), inputs - 1)
+        # A tent of width 1 around each input; beyond the last input its value is held.
+        matrix[row] = np.maximum(0, 1 - np.abs(np.arange(inputs) - centre))
+    return matrix
+
+
+def _matrices(op: Op) -> tuple[Array, Array]:
+    attributes = op.attributes
+    return (
+        _matrix(attributes["mode"], attributes["hi"], attributes["ho"]),
+        _matrix(attributes["mode"], attributes["wi"], attributes["wo"]),
+    )
+
+
+def _interpolated(op: Op, values: Values) -> Values:
+    rows, columns = _matrices(op)
+    return {"y": rows @ values["x"].astype(np.float64) @ columns.T}
+
+
+def _interpolated_gradient(op: Op, values: Values) -> Values:
+    rows, columns = _matrices(op)
+    return {"dx": rows.T @ values["dy"].astype(np.float64) @ columns}
+
+
 ORACLES = {
     **{(name, "FW"): average_reference for name in ("avg_pool2d", "global_avg_pool")},
     **{(name, "IG"): average_gradient_reference for name in ("avg_pool2d", "global_avg_pool")},
+    ("interpolation", "FW"): _interpolated,
+    ("interpolation", "IG"): _interpolated_gradient,
     ("max_pool2d", "FW"): _reference_forward,
     ("max_pool2d", "IG"): lambda op, values: _reference_backward(
         op, {"argmax": _reference_forward(op, values)["argmax"] if "x" in op else None, **values}

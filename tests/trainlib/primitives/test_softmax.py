@@ -60,7 +60,7 @@ def test_of_equal_maxima_any_may_get_the_gradient_of_the_maximum(
 ) -> None:
     """The formula subtracts the maximum, whose gradient cancels.
 
-    PyTorch shares it among all (amax) or gives it to one (max): both give the gradient of its softmax, and ours.
+    PyTorch shares it among all (amax) or gives it to one (max): both give its softmax's gradient, and ours.
     """
     import torch
 
