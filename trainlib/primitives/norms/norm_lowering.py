@@ -9,13 +9,13 @@ norm goes over its columns. Loops are the library's instance norm, and estimates
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import prod
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from configs.dtypes import FP32
 from configs.values import replace
 from trainlib.ir.access import Index
 from trainlib.ir.graph import Op
@@ -54,6 +54,8 @@ class NormLowering(AxesLowering):
     streams: Mapping[str, str]
     of_parameters = False
     """Whether a row of the program shares a parameter, not a mean."""
+    across = False
+    """Whether the elements of a row go over the cores."""
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples and rows or groups, or channels."""
@@ -122,11 +124,6 @@ class NormLowering(AxesLowering):
         read = [role for role in self.read(op, sample) if role in known]
         written, numbers = self.written(op), self._numbers(op)
         fixed = {name: numbers.pop(name) for name in ("one_inverse", "one_w", "of_batch") if name in numbers}
-
-        def formula(*arrays: Any, **given: Any) -> Any:
-            made = self.formula(**dict(zip(read, arrays, strict=True)), **given, **fixed)
-            return tuple(made[role] for role in written) if len(written) > 1 else made[written[0]]
-
         outer, inner, of_mean, of_parameter = ("rows",), ("elements",), "r", "r"
         image_place = "r*elements + i"
         if geometry.family == "row" and self.of_parameters:
@@ -145,7 +142,7 @@ class NormLowering(AxesLowering):
         words = [family, *(role for role in dict.fromkeys((*read, *written)) if role in MARKED)]
         words += ["adds"] * (not {*read}.isdisjoint(written)) + ["rms"] * (not geometry.centred)
         return RowLoop(
-            formula,
+            _of_roles(partial(self.formula, **fixed), read, written),
             "".join(letters[role] for role in read),
             "".join(letters[role] for role in written),
             {letters[role]: kinds.get(role, image_place) for role in (*read, *written)},
@@ -154,6 +151,7 @@ class NormLowering(AxesLowering):
             sizes={name: sizes[name] for name in ("rows", "segments", "elements")},
             numbers=numbers,
             mark="".join(f"_{word}" for word in words),
+            across=self.across,
             wide=True,
         )
 
@@ -227,6 +225,16 @@ class NormLowering(AxesLowering):
         return placed
 
 
+def _of_roles(formula: Formula, reads: Sequence[str], writes: Sequence[str]) -> Formula:
+    """The same of arrays in this order."""
+
+    def ordered(*arrays: Any, **numbers: Any) -> Any:
+        made = formula(**dict(zip(reads, arrays, strict=True)), **numbers)
+        return tuple(made[role] for role in writes) if len(writes) > 1 else made[writes[0]]
+
+    return ordered
+
+
 def _buffer(role: str, sample: int | None) -> str:
     """The buffer of a role in the call of one sample; parameters belong to all samples."""
     return role if sample is None or role in PARAMETERS else part(role, sample, sample + 1)
@@ -270,7 +278,7 @@ class NormForward(NormLowering):
         """Running statistics behind all samples."""
         geometry = geometry_of(op)
         if not geometry.centred:
-            return self._rms_calls(op, tensors, regions[0], choice)
+            return [step._call(op, tensors, regions[0], None, choice) for step in (RMS, APPLY)]
         calls = super().calls(op, tensors, regions, choice)
         return [*calls, *_RUNNING_AVERAGE.calls(op, tensors, regions, choice)] if geometry.running else calls
 
@@ -293,32 +301,6 @@ class NormForward(NormLowering):
         if "running_mean" not in values:
             return made
         return {**made, **_RUNNING_AVERAGE.results(op, {**made, **values})}
-
-    def _rms_calls(self, op: Op, tensors: Tensors, image: Region, choice: KernelChoice) -> list[KernelCall]:
-        sizes, streams = self.sizes(op, image), {"X": "x", "Y": "y", "W": "w"}
-        arrays = self.arrays(op, tensors, image, streams, None)
-        arrays = {**_by_rows(arrays, sizes["elements"], "XY", "W"), "R": Piece("inv_std", dtype=FP32)}
-        reads = ("x", "inv_std", *(("w",) if "w" in op else ()))
-
-        def scale(given: Sequence[Array]) -> tuple[Array, ...]:
-            return (APPLY.results(op, dict(zip(reads, given, strict=True)))["y"],)
-
-        places = {"X": "r*elements + i", "R": "r", "W": "i", "Y": "r*elements + i"}
-        loop = RowLoop(
-            lambda x, inverse, w=None: formulas.normalised(x, inverse, w=w)["y"],
-            "XRW"[: len(reads)],
-            "Y",
-            places,
-            rows=("rows",),
-            sizes={"rows": sizes["rows"], "elements": sizes["elements"]},
-            mark="_w" * ("w" in op),
-            across=True,
-            wide=True,
-        )
-        return [
-            RMS._call(op, tensors, image, None, choice),
-            kernel_call(choice, "rmsnorm_scale", sizes, arrays, reads, ("y",), scale, details={"rows": loop}),
-        ]
 
 
 def known_statistics(op: Op, values: Values, shape: Shape = ()) -> Values:
@@ -381,15 +363,11 @@ class StatisticsStep(NormLowering):
 
         used = reads if running else ["var"]
 
-        def formula(*given: Any, **numbers: Any) -> Any:
-            made = self.formula(**dict(zip(used, given, strict=True)), **numbers)
-            return tuple(made[role] for role in writes) if len(writes) > 1 else made[writes[0]]
-
         sizes = {"elements": channels, "samples": prod(shape) // channels}
         made = [letters.get(role, "Z") for role in (*used, *writes)]
         places = ["i*elements + r" if role in STATISTICS else "r" for role in (*used, *writes)]
         loop = RowLoop(
-            formula,
+            _of_roles(self.formula, used, writes),
             "".join(made[: len(used)]),
             "".join(made[len(used) :]),
             dict(zip(made, places, strict=True)),
@@ -434,9 +412,24 @@ class _InverseOfSquares(NormLowering):
 
 
 class _Apply(NormLowering):
-    """y from statistics, as far as its formula goes."""
+    """y from statistics, as far as its formula goes; the second call of an RMS norm."""
 
     formula = staticmethod(formulas.normalised)
+    streams = MappingProxyType({"X": "x", "Y": "y", "W": "w", "R": "inv_std"})
+    across = True
+
+    def read(self, op: Op, sample: int | None) -> Sequence[str]:
+        """With the scale, if there is one."""
+        return tuple(role for role in ("x", "inv_std", "w") if role in op)
+
+    def written(self, op: Op) -> Sequence[str]:
+        """Nothing else."""
+        return ("y",)
+
+    def nest(self, op: Op, tensors: Tensors, image: Region, sample: int | None) -> Nest:
+        """The other half."""
+        arrays, sizes = self.arrays(op, tensors, image, self.streams, None), self.sizes(op, image)
+        return "rmsnorm_scale", sizes, _by_rows(arrays, sizes["elements"], "XY", "WR")
 
 
 RMS, APPLY = _InverseOfSquares(), _Apply()
