@@ -11,14 +11,17 @@ from math import prod
 from arch.spec.program import Compute, Effect, Place
 from configs.dtypes import DType
 from configs.errors import InputError
+from configs.model_file import load_model
+from configs.values import replace
 from deploy.calls.call import NOTHING, c_calls, kernel_sources
+from tools.pages.page import ROOT
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.steps import KernelChoice, Operand, Scratch, TileTask, find_part
 from trainlib.kernels.catalogue import kernel_names
 from trainlib.primitives.optimizers import gradient_steps
 from trainlib.registry import PRIMITIVES, lowering_of
 from trainlib.training.backward_reads import in_other_forms
-from trainlib.training.phases import build_update_graph
+from trainlib.training.phases import build_training_graph, build_update_graph
 from trainlib.training.single import single
 
 CODEGEN = "clang-xpulp"
@@ -83,6 +86,8 @@ def _graphs() -> Iterator[TrainingGraph]:
             if "fp32" in example.dtypes:
                 graph = single(name, example.attributes, example.cases, batch=max(example.batches)).graph
                 yield from (graph, *in_other_forms(graph))
+    frozen = replace(load_model(ROOT / "examples" / "lora-block.yaml"), frozen_weights="int8")
+    yield build_training_graph(frozen)
     update = build_update_graph("sgd", {"learning_rate": 0.1}, (8,))
     yield from gradient_steps.accumulate_gradients(update, 2)
     yield gradient_steps.clip_gradients_by_value(update, 1.0)

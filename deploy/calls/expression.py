@@ -28,17 +28,19 @@ EXPORT, TEAM, ROW, SEGMENT, CHANNEL, ELEMENT = range(6)
 
 REDUCTIONS: dict[str, tuple[str, str]] = {
     "sum": ("0.0f", "{0} += {1};"),
+    "number": ("0", "{0} += {1};"),
     "largest": ("-INFINITY", "{0} = pt_maximum({0}, {1});"),
+    "smallest": ("INFINITY", "{0} = pt_minimum({0}, {1});"),
 }
 """What a reduction of a row begins with, and what an element does to it."""
 
-_ATOM, _UNARY, _PRODUCT, _SUM, _COMPARE, _AND, _OR, _CHOICE = range(8)
+_ATOM, _UNARY, _PRODUCT, _SUM, COMPARE, _AND, _OR, _CHOICE = range(8)
 """Precedences, the tightest first."""
 
 _INFIX: dict[str, int] = {
     **dict.fromkeys("*/%", _PRODUCT),
     **dict.fromkeys("+-", _SUM),
-    **dict.fromkeys((">", ">=", "<", "<=", "==", "!="), _COMPARE),
+    **dict.fromkeys((">", ">=", "<", "<=", "==", "!="), COMPARE),
     "&&": _AND,
     "||": _OR,
 }
@@ -153,7 +155,7 @@ class Symbol(NDArrayOperatorsMixin):
     def __array_function__(
         self, function: Callable[..., Any], types: Sequence[type], args: Sequence[Any], options: Any
     ) -> Any:
-        """``where``, ``clip``, ``full_like`` and the sum of a loss."""
+        """``where``, ``clip``, ``full_like``; ``isclose`` of equal ones only."""
         if function is np.where:
             return self.trace.choice(*(self.trace.symbol(item) for item in args))
         if function is np.clip:
@@ -162,6 +164,8 @@ class Symbol(NDArrayOperatorsMixin):
             return above if high is None else np.minimum(above, high)
         if function is np.full_like:
             return self.trace.symbol(args[1])
+        if function is np.isclose and options["rtol"] < np.finfo(np.float32).epsneg and not options["atol"]:
+            return args[0] == args[1]
         raise _refused(function.__name__)
 
     def __getitem__(self, index: Any) -> Symbol:
@@ -177,14 +181,20 @@ class Symbol(NDArrayOperatorsMixin):
         """Known at export, or one of the two after the other (`branches`)."""
         return self.trace.decided(self)
 
-    def sum(self, axis: int) -> Symbol:
-        """Of a row."""
+    def sum(self, axis: Any, **_: Any) -> Symbol:
+        """Of a row; of a condition the number of elements."""
+        if self.kind == "bool":
+            return self.trace.made("number", (self,), kind="int", known=ROW)
         self.trace.exact = False
         return self.trace.made("sum", (self,), known=ROW)
 
-    def max(self, axis: int) -> Symbol:
+    def max(self, axis: int, **_: Any) -> Symbol:
         """Of a row."""
         return self.trace.made("largest", (self,), known=ROW)
+
+    def min(self, axis: int, **_: Any) -> Symbol:
+        """Of a row."""
+        return self.trace.made("smallest", (self,), known=ROW)
 
     def item(self) -> Symbol:
         """The first element as a Python number."""
@@ -206,6 +216,8 @@ class Symbol(NDArrayOperatorsMixin):
 
     def elementary(self, function: Callable[..., Any], slope: Callable[..., Any]) -> Symbol:
         """A function with a slope of its own (`trainlib.primitives.derivative.elementary`)."""
+        if function.__name__ == "first":
+            return self.trace.made("first", (self,), kind="bool")
         if function.__name__ not in _NAMED:
             return function(self)  # type: ignore[no-any-return]
         name, factor = _NAMED[function.__name__]
@@ -302,7 +314,7 @@ class Trace:
         return None
 
     def _operation(self, ufunc: np.ufunc, op: str, args: list[Symbol]) -> Symbol:
-        kind = "bool" if _INFIX.get(op, 0) >= _COMPARE else "float"
+        kind = "bool" if _INFIX.get(op, 0) >= COMPARE else "float"
         if op in "+-*%" and all(item.kind == "int" for item in args):
             kind = "int"
         weak = all(item.weak for item in args)
@@ -484,10 +496,10 @@ class Writer:
             return self._names[id(item)]
         if item.value is not None:
             return _number(item.now, like or item.kind)
-        if item.op == "item":
+        if item.op in ("item", "each"):
             return self.text(item.args[0], room, like, user)
         text, binds = self._written(item)
-        often = self._uses[id(item)] > 1 or (item.op[0] == "@" and self._several)
+        often = self._uses[id(item)] > 1 or (item.op[0] == "@" and self._several) or item.op == "first"
         hoisted = item.known in (TEAM, ROW, SEGMENT) and user > item.known
         if often or hoisted or len(text) > LONGEST or id(item) in self._fresh:
             return self._named(item, text)
@@ -519,7 +531,7 @@ class Writer:
     def _infix(self, item: Symbol, like: str, kinds: set[str]) -> tuple[str, int]:
         """Left, operator, right; the longer side has a name where both would be too long."""
         op, args, binds = item.op, item.args, _INFIX[item.op]
-        room = _COMPARE if op == "||" else binds
+        room = COMPARE if op == "||" else binds
 
         def sides() -> list[str]:
             return [self.text(args[side], room - side * (room == binds), like, item.known) for side in (0, 1)]

@@ -186,6 +186,9 @@ def _of_rows(action: Compute, op: Op, name: str, loop: RowLoop) -> Generated:
         form: Place("l1", address, (), dtype_at(action.effect, address), form)
         for (form, *_), address in zip(nest.forms, addresses, strict=True)
     }
+    effect = action.effect  # what the nest knows nothing of is a whole buffer
+    for letters, buffers in (loop.reads, effect.reads), (loop.writes, effect.writes):
+        places = {**dict(zip(letters, buffers, strict=False)), **places}
     narrow = {form for form, place in places.items() if is_narrow(place.dtype)}
     name += _mark(places)
     made = {array: places[array] for array in loop.writes}
@@ -193,7 +196,6 @@ def _of_rows(action: Compute, op: Op, name: str, loop: RowLoop) -> Generated:
 
     def kernel() -> Kernel:
         trace, results = traced(loop)
-        results = {array: trace.placed(item) for array, item in results.items()}
         fields = _fields([(trace, results)])
         lines = [f"/* {name}: {' and '.join(loop.writes)} from {', '.join(loop.reads)}. */"]
         lines += _struct(name, read, made, list(sizes), fields)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from deploy.calls.expression import ELEMENT, REDUCTIONS, ROW, SEGMENT, Symbol, Trace, Writer
+from deploy.calls.expression import COMPARE, ELEMENT, REDUCTIONS, ROW, SEGMENT, Symbol, Trace, Writer
 from trainlib.primitives.lowering.row_loop import RowLoop
 
 
@@ -32,7 +32,8 @@ def traced(loop: RowLoop) -> tuple[Trace, dict[str, Symbol]]:
         if name in loop.parts:
             named |= {f"{name}_{part}": trace.symbol(item) for part, item in enumerate(result)}
         else:
-            named[name] = trace.symbol(result)
+            item, known = trace.placed(trace.symbol(result)), _known(loop, name)
+            named[name] = item if item.known >= known else trace.made("each", (item,), known=known)
     return trace, named
 
 
@@ -49,11 +50,15 @@ def body(loop: RowLoop, results: Mapping[str, Symbol], *, narrow: bool = False) 
     if not loop.rows:
         return list(_over_elements(results, loop.elements[0], narrow))
     writer = RowWriter(loop, results, narrow)
-    lines = [*writer.before, f"const struct pt_range own = pt_own(arg->{loop.rows[0]});"]
-    inner = [*_pointers(loop, writer.used, "s" if len(loop.rows) > 1 else "", narrow), *writer.row]
+    if loop.rows == ("1",):
+        return [*writer.before, *_pointers(loop, writer.used, ""), *writer.row]
+    shared = loop.elements[-1] if loop.across else loop.rows[0]
+    lines = [*writer.before, f"const struct pt_range own = pt_own(arg->{shared});"]
+    inner = [*_pointers(loop, writer.used, "s" if len(loop.rows) > 1 else ""), *writer.row]
     for size in loop.rows[1:]:
         inner = [f"for (int s = 0; s < arg->{size}; s++) {{", *_indented(inner), "}"]
-    return [*lines, "for (int r = own.start; r < own.stop; r++) {", *_indented(inner), "}"]
+    ends = ("0", f"arg->{loop.rows[0]}") if loop.across else ("own.start", "own.stop")
+    return [*lines, "for (int r = {}; r < {}; r++) {{".format(*ends), *_indented(inner), "}"]
 
 
 def _load(array: str, index: str, narrow: bool) -> str:
@@ -74,6 +79,7 @@ def _over_elements(results: Mapping[str, Symbol], elements: str, narrow: bool) -
         return _load(f"arg->{array}", f"{before}i", narrow)
 
     writer = Writer(results, place)
+    yield from writer.before
     yield f"const struct pt_range own = pt_own(arg->{elements});"
     yield "for (int i = own.start; i < own.stop; i++) {"
     yield from _indented(writer.inside)
@@ -88,21 +94,16 @@ def _indented(lines: Sequence[str]) -> list[str]:
 def _terms(loop: RowLoop, name: str, *, of_element: bool) -> str:
     """Where an element lies, as C: what counts elements, or what all in the innermost loop share."""
     terms = [term for term in loop.places[name].split(" + ") if ("i" in term.split("*")) == of_element]
-    return " + ".join(
-        " * ".join(factor if factor in ("r", "s", "i") else f"arg->{factor}" for factor in term.split("*"))
-        for term in terms
-    )
+    return re.sub(r"\b(?![rsi0]\b)\w+", r"arg->\g<0>", " + ".join(terms)).replace("*", " * ")
 
 
-def _pointers(loop: RowLoop, used: Iterable[str], index: str, narrow: bool) -> list[str]:
+def _pointers(loop: RowLoop, used: Iterable[str], index: str) -> list[str]:
     """To the first element of a row (or, with `index` s, of a run of it) of the arrays that have elements."""
     lines = []
     for name in used:
         first = _terms(loop, name, of_element=False)
         if first and ("s" in re.findall(r"\b[rsi]\b", first)) == (index == "s"):
-            kind = "float *" if name in loop.writes else "const float *"
-            kind = "PT_POINTER " if narrow else kind
-            lines.append(f"{kind}{name} = arg->{name} + {first};")
+            lines.append(f"PT_POINTER {name} = arg->{name} + {first};")
     return lines
 
 
@@ -119,6 +120,7 @@ class RowWriter(Writer):
         self._depths: dict[int, int] = {}
         self._sums: dict[int, list[Symbol]] = {}
         self._of_loop: list[int] = []
+        self._scans: list[str] = []
         super().__init__({}, self._place)
         for item in results.values():
             self._count(item)
@@ -152,15 +154,18 @@ class RowWriter(Writer):
     def _pass(self, stored: Mapping[str, Symbol], sums: Sequence[Symbol]) -> None:
         """One loop over the row: sums, and what is stored."""
         names: dict[int, str] = {}
-        self.inside, self._segment, first, before = [], [], 0, self.used
+        self.inside, self._segment, before = [], [], self.used
+        first, stop = (
+            ("own.start", "own.stop") if self._loop.across else ("0", f"arg->{self._loop.elements[-1]}")
+        )
         self.used = {}
         begun = []
         for item in sums:
             begin, name = REDUCTIONS[item.op][0], self._unused(item.op)
             alone = len(sums) + len(stored) + len(self._loop.elements) == 2
-            if item.op == "largest" and item.args[0].op[0] == "@" and alone:
-                begin, first = re.sub(r"\bi\b", "0", self.text(item.args[0])), 1
-            begun.append(f"float {name} = {begin};")
+            if item.op in ("largest", "smallest") and item.args[0].op[0] == "@" and alone:
+                begin, first = re.sub(r"\bi\b", "0", self.text(item.args[0])), "1"
+            begun.append(f"{item.kind} {name} = {begin};")
             self._names[id(item)] = names[id(item)] = name
         texts = {name: self.text(item, user=ELEMENT) for name, item in stored.items()}
         steps = [
@@ -168,12 +173,13 @@ class RowWriter(Writer):
             for item in sums
         ]
         steps += [_store(self._place(name, ELEMENT), text) for name, text in texts.items()]
-        lines = [f"for (int i = {first}; i < arg->{self._loop.elements[-1]}; i++) {{"]
+        lines = [f"for (int i = {first}; i < {stop}; i++) {{"]
         lines += [*_indented([*self.inside, *steps]), "}"]
         for size in self._loop.elements[:-1]:
-            lines = [*_pointers(self._loop, [*self.used], "s", self._narrow), *self._segment, *lines]
+            lines = [*_pointers(self._loop, [*self.used], "s"), *self._segment, *lines]
             lines = [f"for (int s = 0; s < arg->{size}; s++) {{", *_indented(lines), "}"]
-        self.row += [*begun, *lines]
+        self.row += [*begun, *self._scans, *lines]
+        self._scans = []
         for known in self._of_loop:
             self._names.pop(known, None)
         self.used = {**before, **self.used}
@@ -184,7 +190,13 @@ class RowWriter(Writer):
     def _named(self, item: Symbol, text: str) -> str:
         if item.known >= SEGMENT:
             self._of_loop.append(id(item))
-        return super()._named(item, text)
+        if item.op != "first":
+            return super()._named(item, text)
+        name = self._names[id(item)] = self._unused("first")
+        self._scans.append(f"int found_{name} = 0;")
+        condition = self.text(item.args[0], COMPARE, user=ELEMENT)
+        self.inside += [f"const int {name} = !found_{name} && {condition};", f"found_{name} |= {name};"]
+        return name
 
     def _lines(self, known: int) -> list[str]:
         return self.row if known == ROW else self._segment if known == SEGMENT else super()._lines(known)

@@ -66,6 +66,11 @@ def arguments(names: Collection[str], op: Op, values: Values) -> dict[str, Any]:
     return given
 
 
+def options_of(formula: Formula, op: Op) -> dict[str, Any]:
+    """What its parameters get that are options."""
+    return arguments(parameters(formula), op, {})
+
+
 def present(value: Any) -> Any:
     """An option as it is in the iteration under way."""
     return value.now if isinstance(value, Varying) else value

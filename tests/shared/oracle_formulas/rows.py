@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from trainlib.ir.graph import Op
 from trainlib.primitives.definition import Values
 from trainlib.primitives.elementwise.functions import schraudolph, taylor
-from trainlib.primitives.elementwise.prelu import _spread
 
 
 def _softmax(op: Op, values: Values) -> Values:
@@ -75,6 +75,11 @@ def _extreme_gradient(op: Op, values: Values) -> Values:
         chosen &= np.cumsum(chosen, axis=first) == 1
     share = dy / np.maximum(np.sum(chosen, axis=first, keepdims=True), 1)
     return {"dx": np.where(chosen, share, 0).reshape(x.shape)}
+
+
+def _spread(w: Any, rank: int) -> Any:
+    """w as it is multiplied with x."""
+    return w.reshape(1, -1, *(1,) * (rank - 2))
 
 
 def _prelu(op: Op, values: Values) -> Values:

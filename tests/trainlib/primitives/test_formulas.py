@@ -8,7 +8,7 @@ from functools import partial, wraps
 import numpy as np
 import pytest
 
-from shared.oracle_formulas import cells, elementwise, losses, norms, optimizers, rows
+from shared.oracle_formulas import cells, elementwise, losses, norms, optimizers, rows, windows
 from shared.primitive_harness import Case, all_cases, build, check_reference, check_tiles
 from trainlib.primitives.definition import Example
 from trainlib.primitives.formulas import wide
@@ -17,6 +17,7 @@ from trainlib.primitives.recurrent import gru, lstm, rnn
 from trainlib.registry import step_of
 
 ORACLES = {**elementwise.ORACLES, **losses.ORACLES, **norms.ORACLES, **optimizers.ORACLES, **rows.ORACLES}
+ORACLES |= windows.ORACLES
 
 
 CASES = [

@@ -53,6 +53,43 @@ def test_the_gradient_is_that_of_softmax_at_the_output_there_is(kind) -> None:
     assert values["x.grad"] == pytest.approx(np.einsum("rij,rj->ri", jacobians, dy), abs=1e-6)
 
 
+@pytest.mark.needs_torch
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_of_equal_maxima_any_may_get_the_gradient_of_the_maximum(
+    name,
+) -> None:
+    """The formula subtracts the maximum, whose gradient cancels.
+
+    PyTorch shares it among all (amax) or gives it to one (max): both give its softmax's gradient, and ours.
+    """
+    import torch
+
+    x = np.array([[2.0, 2.0, -1.0, 2.0], [0.0, 0.0, 0.0, 0.0], [5.0, 1.0, 5.0, 5.0]], np.float32)
+    dy = np.random.default_rng(4).uniform(-1, 1, x.shape).astype(np.float32)
+    graph = build_layer_graph(name, {}, [DrawnInput(x.shape[1:])], batch=len(x))
+    ours = evaluate(graph, {"x": x, f"{name}.out.grad": dy})["x.grad"]
+
+    def gradient(formula):
+        leaf = torch.from_numpy(x).double().requires_grad_()
+        formula(leaf).backward(torch.from_numpy(dy).double())
+        return leaf.grad.numpy()
+
+    def shifted(largest):
+        def formula(leaf):
+            below = leaf - largest(leaf)
+            total = below.exp().sum(1, keepdim=True)
+            return below - total.log() if name == "log_softmax" else below.exp() / total
+
+        return formula
+
+    for formula in (
+        lambda leaf: getattr(torch, name)(leaf, 1),
+        shifted(lambda leaf: leaf.amax(1, keepdim=True)),
+        shifted(lambda leaf: leaf.max(1, keepdim=True).values),
+    ):
+        np.testing.assert_allclose(ours, gradient(formula), rtol=1e-6, atol=1e-7)
+
+
 def test_the_exact_gradient_agrees_with_finite_differences() -> None:
     generator = np.random.default_rng(2)
     x, dy = generator.uniform(-2, 2, 5), generator.uniform(-1, 1, 5)

@@ -18,6 +18,7 @@ from trainlib.primitives.attention.softmax import RowPasses, softmax_gradient_pa
 from trainlib.primitives.lowering.axes import Area, Axes, AxesLowering
 from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
+from trainlib.primitives.lowering.row_loop import RowLoop
 
 _SIZES = {
     BATCH: "batch",
@@ -91,10 +92,8 @@ class _OfHeads(AttentionLowering):
 
 def scale(build: TileBuilder, target: Piece, number: float) -> None:
     """target *= number."""
-    factor = np.float32(number)
-    arrays, size = {"X": target, "Y": target}, prod(target.shape)
-    build.run("scale_by_number", arrays, (target,), (target,), lambda x: x * factor, elements=size)
-    build.known(factor=float(factor))
+    loop = RowLoop(lambda x, factor: x * factor, "X", "Y", numbers={"factor": float(np.float32(number))})
+    build.loop("scale_by_number", {"X": target, "Y": target}, loop, elements=prod(target.shape))
 
 
 def whole_matrix(area: Area, role: str) -> Piece:

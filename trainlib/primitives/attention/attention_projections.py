@@ -17,7 +17,8 @@ from trainlib.ir.steps import Tensors
 from trainlib.primitives.attention.attention import AttentionLowering, alpha_over_rank, scale
 from trainlib.primitives.lowering.axes import Area, Axes
 from trainlib.primitives.lowering.calls import BATCH
-from trainlib.primitives.lowering.pieces import Piece, TileBuilder
+from trainlib.primitives.lowering.pieces import ROW_SUM, Piece, TileBuilder
+from trainlib.primitives.lowering.row_loop import RowLoop
 
 PROJECTIONS = {**dict.fromkeys("qkv", ("features", "width")), "o": ("width", "features")}
 """Queries, keys, values and output: rows and columns of their weights. Each may have an adapter."""
@@ -33,6 +34,11 @@ _AXES: dict[str, Axes] = {
 for _name, (_rows, _columns) in PROJECTIONS.items():
     _AXES |= {f"h{_name}": (BATCH, "rank", "tokens"), f"w{_name}": (_rows, _columns), f"b{_name}": (_rows,)}
     _AXES |= zip((f"w{_name}{end}" for end in ENDS), (("rank", _columns), (_rows, "rank")), strict=True)
+
+_BIASED = RowLoop(
+    lambda y, b: y + b[:, None], "YG", "Y", {"Y": "r*M + i", "G": "r"}, rows=("N",), elements=("M",)
+)
+"""Row program of a bias."""
 
 _BY_COLUMNS = ("x", "dy")
 """Sequences stored [L, E], where the others are [F, L] or [R, L]."""
@@ -81,9 +87,7 @@ class _Projection(AttentionLowering):
             rows, columns = total.shape
             term = area.piece(bias)
             arrays = {"Y": total, "G": term}
-            build.run(
-                "row_bias", arrays, (total, term), (total,), lambda y, b: y + b[:, None], N=rows, M=columns
-            )
+            build.loop("row_bias", arrays, _BIASED, N=rows, M=columns)
 
     def low_rank(
         self, area: Area, build: TileBuilder, *rows_and_columns: str
@@ -204,7 +208,7 @@ class ProjectionWeightGradient(_Projection):
             whole, target = area.piece(source), area.piece(bias[0])
             sizes = dict(zip("PNM", whole.shape, strict=True))
             arrays = {"X": whole, "Y": target}
-            build.run("row_sum", arrays, (whole,), (target,), lambda x: x.sum(axis=(0, 2)), **sizes)
+            build.loop("row_sum", arrays, ROW_SUM, **sizes)
 
 
 class OutputWeightGradient(_Projection):

@@ -4,7 +4,8 @@
 No logarithm is taken of a probability, which may have become 0. PULP-TrainLib has none: its nests are
 estimates, and the exponential is exact. Passes as in softmax, rows over the cores. As in the cross-entropy
 (`trainlib.primitives.losses.cross_entropy`) sums are float64, rounded once: of a confident network the
-logarithm, and dy - exp(y) · sum(dy), cancel almost entirely.
+logarithm, and dy - exp(y) · sum(dy), cancel almost entirely. C in fp32 keeps their digits as well: the 1 that
+a largest element gives to the sum of exponentials is left out of it, and so is that of exp(y) near y = 0.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ from trainlib.ir.graph import Op
 from trainlib.ir.steps import Array
 from trainlib.primitives.attention.softmax import MAXIMA, SUMS, RowPasses, Rows, row_maxima
 from trainlib.primitives.definition import DrawnInput, Example, LayerPlan, LayerPrimitive, Step
+from trainlib.primitives.elementwise.functions import first
 from trainlib.primitives.lowering.boxes import rows_of
+
+NEAR = -0.7
+"""Where exp(y) is about half, so that less than a bit of dy - exp(y) · sum(dy) is lost."""
 
 
 def _forward_passes(rows: RowPasses, op: Op) -> None:
@@ -26,7 +31,8 @@ def _forward_passes(rows: RowPasses, op: Op) -> None:
 
     def logarithms(x: Array, highest: Array) -> Any:
         below = np.exp(x.astype(np.float64) - highest[:, None])
-        return np.log(below.sum(axis=1))
+        rest = np.where(first(x == highest[:, None]), 0, below)
+        return np.log1p(rest.sum(axis=1))
 
     def shifted(x: Array, highest: Array, logs: Array) -> Any:
         return x.astype(np.float64) - highest[:, None] - logs[:, None]
@@ -44,8 +50,9 @@ def _gradient_passes(rows: RowPasses, op: Op) -> None:
         return dy.astype(np.float64).sum(axis=1)
 
     def taken_off(y: Array, dy: Array, totals: Array) -> Any:
-        share = np.exp(y.astype(np.float64)) * totals[:, None]
-        return dy.astype(np.float64) - share
+        y, dy, totals = y.astype(np.float64), dy.astype(np.float64), totals[:, None]
+        near = (dy - totals) - np.expm1(y) * totals
+        return np.where(y > NEAR, near, dy - np.exp(y) * totals)
 
     rows.vector(SUMS)
     rows.over_rows("row_total", f"X:dy Z:{SUMS}", f"dy -> {SUMS}", sums)

@@ -52,6 +52,13 @@ def normal(x: Array) -> Array:
     return np.array([erfc(value) for value in scaled]).reshape(x.shape) / 2
 
 
+@elementary(lambda x: 0 * x)
+def first(chosen: Array) -> Array:
+    """The first of each row that a condition holds of."""
+    alone: Array = chosen & (np.cumsum(chosen, axis=1) == 1)
+    return alone
+
+
 def inside(x: Array, low: float | None, high: float | None, on_bounds: bool) -> Array:
     """Whether x lies between two bounds, or, if these count, on one; None is no bound."""
     above = np.ones(x.shape, bool) if low is None else x >= low if on_bounds else x > low

@@ -17,6 +17,7 @@ import numpy as np
 from configs.dtypes import FP32
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
+from configs.values import replace
 from trainlib.ir.graph import Initial, Op, Tensor
 from trainlib.ir.steps import Array, Scratch, Tensors
 from trainlib.primitives.definition import (
@@ -28,8 +29,10 @@ from trainlib.primitives.definition import (
     Step,
     Values,
 )
-from trainlib.primitives.lowering.axes import LEADING, ONE, Area, Axes, AxesLowering, LeadingBoxes
-from trainlib.primitives.lowering.pieces import Piece, TileBuilder
+from trainlib.primitives.formulas import Formula, parameters
+from trainlib.primitives.lowering.axes import LEADING, ONE, Area, Axes, LeadingBoxes
+from trainlib.primitives.lowering.pieces import EXACT_ROW_SUM, Piece, TileBuilder
+from trainlib.primitives.lowering.row_loop import RowLoop
 
 START = Initial("constant", 0.25)
 
@@ -63,26 +66,22 @@ def slope_axes(op: Op, tensors: Tensors, role: str) -> Axes:
     return (axes[1] if op.attributes["per_channel"] else ONE,) if role.endswith("w") else axes
 
 
-def _spread(w: Array, rank: int) -> Array:
-    """w as it is multiplied with x."""
-    return w.reshape(1, -1, *(1,) * (rank - 2))
+def _terms(x: Array, dy: Array) -> Any:
+    """The sum of what every element gives to dw."""
+    return np.where(x > 0, 0, x.astype(np.float64) * dy).sum(axis=(0, 2))
 
 
-def _sloped(x: Array, source: Array, w: Array) -> Array:
-    """What is passed on where x is above 0, times the slope elsewhere."""
-    return np.where(x > 0, source, _spread(w, x.ndim) * source)
+class _Slopes(LeadingBoxes):
+    """A formula of roles, seen as [samples, channels, elements]; w has a number for each channel, or one.
 
+    `arrays` are the roles of the arrays of the nest. The larger of channels and elements goes over the cores,
+    but of a sum the channels.
+    """
 
-def _terms(x: Array, dy: Array) -> Array:
-    """What dw is a sum of."""
-    return np.where(x > 0, 0, x.astype(np.float64) * dy)
-
-
-class _Elementwise(LeadingBoxes):
-    """FW and IG: any box; `source` is what is passed on, or multiplied with the slope."""
-
-    def __init__(self, nest: str, source: str, result: str) -> None:
-        self.nest, self.source, self.result = nest, source, result
+    def __init__(self, nest: str, arrays: str, formula: Formula) -> None:
+        self.nest, self.formula, self.reads = nest, formula, parameters(formula)
+        self.arrays = dict(item.split(":") for item in arrays.split())
+        self.result = self.arrays["Y"]
 
     def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
         """w has a slope per channel, or one."""
@@ -90,29 +89,50 @@ class _Elementwise(LeadingBoxes):
 
     def loaded(self, area: Area) -> Sequence[str]:
         """The slopes last."""
-        return (*dict.fromkeys(("x", self.source)), "w")
+        return self.reads
+
+    def made(self, arrays: Sequence[Array], sizes: Mapping[str, int]) -> Array:
+        """The result of what is read."""
+        shapes = ((1, -1, 1) if role == "w" else tuple(sizes.values()) for role in self.reads)
+        return np.asarray(self.formula(*map(np.reshape, arrays, shapes)))
+
+    def reference(self, op: Op, values: Values) -> Values:
+        """The formula of whole tensors."""
+        shape = values["x"].shape
+        made = self.made([values[role] for role in self.reads], _sizes(op, shape))
+        return {self.result: made.reshape(shape if self.result != "dw" else -1)}
+
+    def call(self, area: Area, build: TileBuilder, sizes: Mapping[str, int], target: Piece) -> None:
+        """One fork; `target` is in the shape of its buffer."""
+        image, sums = tuple(sizes.values()), self.result == "dw"
+        pieces = {
+            name: Piece(role, () if role == "w" else image, dtype=area.dtype_of(role))
+            for name, role in self.arrays.items()
+        }
+        pieces["Y"] = target if sums else replace(target, shape=image)
+
+        def compute(*arrays: Array) -> Array:
+            return self.made(arrays, sizes).astype(np.float32, copy=False).reshape(target.shape)
+
+        build.run(self.nest, pieces, self.reads, (target.name,), compute, **sizes)
+        across = sizes["elements"] > sizes["channels"] and not sums
+        rows, n, c = (("samples", "channels"), "r", "s") if across else (("channels", "samples"), "s", "r")
+        places = dict.fromkeys("XGY", f"{n}*channels*elements + {c}*elements + i") | {"W": c}
+        reads = "".join(name for role in self.reads for name in self.arrays if self.arrays[name] == role)
+        loop = RowLoop(self.formula, reads, "Y", places, rows, across=across)
+        if sums:
+            loop = replace(loop, places={**places, "Y": c}, rows=rows[:1], elements=("samples", "elements"))
+        build.known(rows=replace(loop, mark="" if across or sums else "_channels"))
 
     def compute(self, area: Area, build: TileBuilder) -> None:
         """One fork."""
-        op = area.op
-        sizes = _sizes(op, area.sizes("x"))
-        shape = tuple(sizes.values())
-
-        def function(x: Array, *others: Array) -> Array:
-            return _sloped(x, *(x, *others)[-2:])
-
-        placed = {"X": "x", "Y": self.result, **({"G": self.source} if self.source != "x" else {})}
-        arrays = {name: Piece(role, shape, dtype=area.dtype_of(role)) for name, role in placed.items()}
-        arrays["W"] = Piece("w", dtype=area.dtype_of("w"))
-        build.run(self.nest, arrays, self.loaded(area), (self.result,), function, **sizes)
+        shape = area.sizes("x")
+        target = Piece(self.result, shape, dtype=area.dtype_of(self.result))
+        self.call(area, build, _sizes(area.op, shape), target)
 
 
-class _SlopeGradient(AxesLowering):
+class _SlopeGradient(_Slopes):
     """WG: some channels of dw; samples and the dimension behind the channels are summed and may be cut."""
-
-    def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
-        """As `_Elementwise` has them."""
-        return slope_axes(op, tensors, role)
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Channels of slopes of their own."""
@@ -127,56 +147,29 @@ class _SlopeGradient(AxesLowering):
     def compute(self, area: Area, build: TileBuilder) -> None:
         """One fork; of a single slope a second one, on the sums of rows."""
         shape = area.sizes("x")
-
-        def sums(target: Piece, sizes: tuple[int, int, int], *axes: int) -> None:
-            def function(x: Array, dy: Array) -> Array:
-                return np.asarray(_terms(x, dy).sum(axis=axes).astype(np.float32)).reshape(-1)
-
-            x, dy = (Piece(role, sizes, dtype=area.dtype_of(role)) for role in ("x", "dy"))
-            named = dict(zip(("samples", "channels", "elements"), sizes, strict=True))
-            arrays = {"X": x, "G": dy, "Y": target}
-            build.run("prelu_wg", arrays, ("x", "dy"), (target.name,), function, **named)
-
-        inner = range(2, len(shape))
         if area.op.attributes["per_channel"]:
-            sums(Piece("dw", shape[1:2]), (shape[0], shape[1], prod(shape[2:])), 0, *inner)
+            self.call(area, build, _sizes(area.op, shape), Piece("dw", shape[1:2]))
             return
         rows = prod(shape[:2])
         build.scratch.append(Scratch(ROWS, (rows,)))
-        sums(Piece(ROWS, (rows,), dtype=FP32), (1, rows, prod(shape[2:])), *inner)
+        sizes = {"samples": 1, "channels": rows, "elements": prod(shape[2:])}
+        self.call(area, build, sizes, Piece(ROWS, (rows,), dtype=FP32))
         arrays = {"X": Piece(ROWS, (1, 1, rows), dtype=FP32), "Y": Piece("dw", (1,))}
-        build.run(
-            "row_sum",
-            arrays,
-            (ROWS,),
-            ("dw",),
-            lambda x: x.sum(dtype=np.float64).astype(np.float32).reshape(1),
-            **{"P": 1, "N": 1, "M": rows},
-        )
+        build.loop("row_sum", arrays, EXACT_ROW_SUM, P=1, N=1, M=rows)
 
 
-def _forward(op: Op, values: Values) -> Values:
-    return {"y": _sloped(values["x"], values["x"], values["w"])}
-
-
-def _backward(op: Op, values: Values) -> Values:
-    return {"dx": _sloped(values["x"], values["dy"], values["w"])}
-
-
-def _weights(op: Op, values: Values) -> Values:
-    terms = _terms(values["x"], values["dy"])
-    kept = terms.shape[1] if op.attributes["per_channel"] else 1
-    return {"dw": np.moveaxis(terms, 1, 0).reshape(kept, -1).sum(axis=1)}
-
+_FORWARD = _Slopes("prelu_fw", "X:x Y:y W:w", lambda x, w: np.where(x > 0, x, w * x))
+_BACKWARD = _Slopes("prelu_bw", "X:x Y:dx G:dy W:w", lambda x, dy, w: np.where(x > 0, dy, w * dy))
+_WEIGHTS = _SlopeGradient("prelu_wg", "X:x G:dy Y:dw", _terms)
 
 PRIMITIVE = LayerPrimitive(
     name="prelu",
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step.of("FW", "x w -> y", _forward, _Elementwise("prelu_fw", "x", "y")),
-        Step.of("WG", "x dy -> dw", _weights, _SlopeGradient()),
-        Step.of("IG", "x w dy -> dx", _backward, _Elementwise("prelu_bw", "dy", "dx")),
+        Step.of("FW", "x w -> y", _FORWARD.reference, _FORWARD),
+        Step.of("WG", "x dy -> dw", _WEIGHTS.reference, _WEIGHTS),
+        Step.of("IG", "x w dy -> dx", _BACKWARD.reference, _BACKWARD),
     ),
     examples=(
         Example(inputs=((7,),)),

@@ -32,6 +32,7 @@ from trainlib.ir.steps import (
 )
 from trainlib.primitives.definition import Reference, Step, Values
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+from trainlib.primitives.lowering.row_loop import RowLoop
 from trainlib.primitives.lowering.windows import Passing
 
 SCALE = ".scale"
@@ -153,6 +154,16 @@ def _conversion(choice: KernelChoice, box: Operand, scales: Sequence[int], dtype
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         return (in_floats(*arrays),)
 
+    image = "r*M + i" if strides[1] == 1 else "i*N + r"
+    loop = RowLoop(
+        lambda codes, scales: codes * scales,
+        "XG",
+        "Y",
+        {"X": image, "G": "r", "Y": image},
+        rows=("N",),
+        elements=("M",),
+        mark="" if strides[1] == 1 else "_columns",
+    )
     return kernel_call(
         choice,
         "dequantise",
@@ -162,4 +173,5 @@ def _conversion(choice: KernelChoice, box: Operand, scales: Sequence[int], dtype
         (weight,),
         function,
         dtype,
+        details={"rows": loop},
     )

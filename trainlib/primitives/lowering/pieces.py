@@ -14,8 +14,17 @@ from configs.values import replace
 from trainlib.ir.steps import Array, KernelCall, KernelChoice, Operand, Scratch, TileTask
 from trainlib.primitives.lowering.calls import matmul_call, transpose_call, vector_add_call
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+from trainlib.primitives.lowering.row_loop import RowLoop
 
 __all__ = ["Piece", "TileBuilder"]
+
+ROW_SUM = RowLoop(
+    lambda x: x.sum(axis=(0, 2)), "X", "Y", {"X": "s*N*M + r*M + i", "Y": "r"}, ("N",), ("P", "M")
+)
+EXACT_ROW_SUM = replace(ROW_SUM, formula=lambda x: x.sum(axis=(0, 2), dtype=np.float64).astype(np.float32))
+"""Sum of row n of all of P matrices; rounded once."""
+
+_COLUMN_SUM = RowLoop(lambda x: x.sum(axis=0), "X", "Y", {"X": "i*M + r", "Y": "r"}, ("M",), ("N",))
 
 
 class TileBuilder:
@@ -65,6 +74,22 @@ class TileBuilder:
 
         choice, dtype = self.choice, self.dtype
         self.call(lambda: kernel_call(choice, nest, sizes, arrays, reads, writes, function, dtype))
+
+    def loop(
+        self,
+        nest: str,
+        arrays: Mapping[str, Piece | str],
+        loop: RowLoop,
+        **sizes: int,
+    ) -> None:
+        """A nest whose arrays a row program reads and writes."""
+
+        def compute(*given: Array) -> tuple[Array, ...]:
+            return tuple(loop.compute(dict(zip(loop.reads, given, strict=True))).values())
+
+        reads, writes = ([arrays[name] for name in side] for side in (loop.reads, loop.writes))
+        self.run(nest, arrays, reads, writes, compute, **sizes)
+        self.known(rows=loop)
 
     def known(self, **details: Any) -> None:
         """What `compute` of the last nest knows beside its arrays (`KernelCall.details`)."""
@@ -117,7 +142,7 @@ class TileBuilder:
         rows = prod(source.shape[:-1])
         flat = Piece(source.name, (rows, columns), source.first or 0)
         arrays = {"X": flat, "Y": target}
-        self.run("column_sum", arrays, (flat,), (target,), lambda x: x.sum(axis=0), N=rows, M=columns)
+        self.loop("column_sum", arrays, _COLUMN_SUM, N=rows, M=columns)
 
     def transpose(self, source: Piece, target: Piece) -> None:
         """`transpose_call`."""

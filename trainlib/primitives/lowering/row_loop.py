@@ -16,8 +16,10 @@ class RowLoop(Struct, frozen=True):
     """What `formula` makes of the arrays `reads` of a nest, in this order, are its arrays `writes`.
 
     Arrays are matrices [rows, elements], or have one number a row or an element. `places` says where an
-    element lies, in indices and `sizes`: ``r*M + i``, ``r``. Index ``r`` counts what goes over the cores, the
-    first of `rows`, ``i`` the last of `elements`, ``s`` a loop between them. Without rows any element is one.
+    element lies, in indices and `sizes`: ``r*M + i``, ``r``, ``0``. Index ``r`` counts the first of `rows`,
+    which goes over the cores, ``i`` the last of `elements`, ``s`` a loop between them. Without rows any
+    element is one, and the row "1" is alone. `across`: the elements of each row go over the cores, which add
+    up nothing then.
     An array of several `parts`, one behind the other, is a tuple to the formula. `numbers` are arguments
     beside the arrays; `mark` tells apart programs of one nest; tiles compute in float64 if `wide`, C in fp32.
     """
@@ -32,6 +34,7 @@ class RowLoop(Struct, frozen=True):
     parts: Mapping[str, int] = {}
     numbers: Mapping[str, float] = {}
     mark: str = ""
+    across: bool = False
     wide: bool = False
 
     def compute(self, values: Mapping[str, Array], axis: int = 0) -> dict[str, Array]:

@@ -64,6 +64,56 @@ def variance(x: Any, mean: Column = None, *, count: float) -> Values:
     return {"var": _total(offset * offset) / count}
 
 
+def inverse_deviation(
+    var: Any,
+    mean: Any = None,
+    running_mean: Column = None,
+    running_var: Column = None,
+    *,
+    eps: float,
+    momentum: float,
+    unbiased: float,
+    averaged: float,
+) -> Values:
+    """Of matrices in which a row shares running statistics; these vectors move, if there are any."""
+    made = {"inv_std": 1 / np.sqrt(var + eps)}
+    if running_mean is None:
+        return made
+    return {**made, **_moved(mean, var * unbiased, running_mean, running_var, momentum, averaged)}
+
+
+def running_average(
+    running_mean: Column,
+    running_var: Column,
+    mean: Any,
+    inv_std: Any,
+    *,
+    eps: float,
+    momentum: float,
+    unbiased: float,
+    averaged: float,
+) -> Values:
+    """The running statistics, from the inverse deviation."""
+    variance = (1 / np.square(inv_std) - eps) * unbiased
+    return _moved(mean, variance, running_mean, running_var, momentum, averaged)
+
+
+def known_statistics(running_mean: Column, running_var: Column, *, eps: float) -> Values:
+    """The running statistics as those of every sample; they stay as they are."""
+    kept = {"running_mean_updated": running_mean, "running_var_updated": running_var}
+    return {"mean": running_mean, "inv_std": 1 / np.sqrt(running_var + eps), **kept}
+
+
+def _moved(
+    mean: Any, var: Any, old_mean: Column, old_var: Column, momentum: float, averaged: float
+) -> Values:
+    """running += momentum · (new - running), new the mean over the samples."""
+    return {
+        f"running_{name}_updated": old + momentum * (new.sum(axis=1) / averaged - old)
+        for name, new, old in (("mean", mean, old_mean), ("var", var, old_var))
+    }
+
+
 def weight_gradient(
     x: Any,
     dy: Any,

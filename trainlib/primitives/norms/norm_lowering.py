@@ -9,25 +9,25 @@ norm goes over its columns. Loops are the library's instance norm, and estimates
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import prod
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from configs.dtypes import FP32
 from configs.values import replace
 from trainlib.ir.access import Index
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Region, Tensors, part
 from trainlib.primitives.definition import Shape, Values
-from trainlib.primitives.formulas import Formula, parameters
+from trainlib.primitives.formulas import Formula, parameters, wide
 from trainlib.primitives.lowering.axes import Area, Axes, AxesLowering
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.lowering.pieces import TileBuilder
 from trainlib.primitives.lowering.row_loop import RowLoop
 from trainlib.primitives.norms import norm_formulas as formulas
-from trainlib.primitives.norms.norm import PARAMETERS, STATISTICS, Rows, geometry_of
+from trainlib.primitives.norms.norm import BIASED, PARAMETERS, STATISTICS, Rows, geometry_of
 
 Regions = tuple[Region, Region, Region]
 """Boxes of x, of the statistics and of the parameters."""
@@ -54,6 +54,8 @@ class NormLowering(AxesLowering):
     streams: Mapping[str, str]
     of_parameters = False
     """Whether a row of the program shares a parameter, not a mean."""
+    across = False
+    """Whether the elements of a row go over the cores."""
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples and rows or groups, or channels."""
@@ -99,11 +101,14 @@ class NormLowering(AxesLowering):
         """The same on whole tensors, in their dtype."""
         return self.results(op, values, whole=True)
 
-    def _numbers(self, op: Op, *, whole: bool = False) -> dict[str, Any]:
-        geometry = geometry_of(op)
+    def _numbers(self, op: Op, *, whole: bool = False, samples: int = 0) -> dict[str, Any]:
+        geometry, count = geometry_of(op), geometry_of(op).elements
         known = {
             "eps": op.attributes["eps"],
-            "count": float(geometry.elements),
+            "momentum": op.attributes["momentum"],
+            "count": float(count),
+            "unbiased": 1.0 if BIASED in op.attributes or count < 2 else count / (count - 1),
+            "averaged": float(samples),
             "one_inverse": geometry.family == "batch" or (geometry.family == "group" and not whole),
             "one_w": geometry.family == "batch" or geometry.per_channel,
             "of_batch": geometry.family == "batch",
@@ -119,11 +124,6 @@ class NormLowering(AxesLowering):
         read = [role for role in self.read(op, sample) if role in known]
         written, numbers = self.written(op), self._numbers(op)
         fixed = {name: numbers.pop(name) for name in ("one_inverse", "one_w", "of_batch") if name in numbers}
-
-        def formula(*arrays: Any, **given: Any) -> Any:
-            made = self.formula(**dict(zip(read, arrays, strict=True)), **given, **fixed)
-            return tuple(made[role] for role in written) if len(written) > 1 else made[written[0]]
-
         outer, inner, of_mean, of_parameter = ("rows",), ("elements",), "r", "r"
         image_place = "r*elements + i"
         if geometry.family == "row" and self.of_parameters:
@@ -142,7 +142,7 @@ class NormLowering(AxesLowering):
         words = [family, *(role for role in dict.fromkeys((*read, *written)) if role in MARKED)]
         words += ["adds"] * (not {*read}.isdisjoint(written)) + ["rms"] * (not geometry.centred)
         return RowLoop(
-            formula,
+            _of_roles(partial(self.formula, **fixed), read, written),
             "".join(letters[role] for role in read),
             "".join(letters[role] for role in written),
             {letters[role]: kinds.get(role, image_place) for role in (*read, *written)},
@@ -151,6 +151,7 @@ class NormLowering(AxesLowering):
             sizes={name: sizes[name] for name in ("rows", "segments", "elements")},
             numbers=numbers,
             mark="".join(f"_{word}" for word in words),
+            across=self.across,
             wide=True,
         )
 
@@ -224,6 +225,16 @@ class NormLowering(AxesLowering):
         return placed
 
 
+def _of_roles(formula: Formula, reads: Sequence[str], writes: Sequence[str]) -> Formula:
+    """The same of arrays in this order."""
+
+    def ordered(*arrays: Any, **numbers: Any) -> Any:
+        made = formula(**dict(zip(reads, arrays, strict=True)), **numbers)
+        return tuple(made[role] for role in writes) if len(writes) > 1 else made[writes[0]]
+
+    return ordered
+
+
 def _buffer(role: str, sample: int | None) -> str:
     """The buffer of a role in the call of one sample; parameters belong to all samples."""
     return role if sample is None or role in PARAMETERS else part(role, sample, sample + 1)
@@ -267,9 +278,9 @@ class NormForward(NormLowering):
         """Running statistics behind all samples."""
         geometry = geometry_of(op)
         if not geometry.centred:
-            return self._rms_calls(op, tensors, regions[0], choice)
+            return [step._call(op, tensors, regions[0], None, choice) for step in (RMS, APPLY)]
         calls = super().calls(op, tensors, regions, choice)
-        return [*calls, self._running_call(op, regions, choice)] if geometry.running else calls
+        return [*calls, *_RUNNING_AVERAGE.calls(op, tensors, regions, choice)] if geometry.running else calls
 
     def nest(self, op: Op, tensors: Tensors, image: Region, sample: int | None) -> Nest:
         """The library's instance norm, or an estimate."""
@@ -287,45 +298,9 @@ class NormForward(NormLowering):
             inverse = RMS.results(op, values)
             return {**inverse, **APPLY.results(op, {**values, **inverse})}
         made = self.results(op, values)
-        return made if "running_mean" not in values else {**made, **_running(op, {**values, **made})}
-
-    def _rms_calls(self, op: Op, tensors: Tensors, image: Region, choice: KernelChoice) -> list[KernelCall]:
-        sizes, streams = self.sizes(op, image), {"X": "x", "Y": "y", "W": "w"}
-        arrays = self.arrays(op, tensors, image, streams, None)
-        arrays = {**_by_rows(arrays, sizes["elements"], "XY", "W"), "R": Piece("inv_std", dtype=FP32)}
-        reads = ("x", "inv_std", *(("w",) if "w" in op else ()))
-
-        def scale(given: Sequence[Array]) -> tuple[Array, ...]:
-            return (APPLY.results(op, dict(zip(reads, given, strict=True)))["y"],)
-
-        return [
-            RMS._call(op, tensors, image, None, choice),
-            kernel_call(choice, "rmsnorm_scale", sizes, arrays, reads, ("y",), scale),
-        ]
-
-    def _running_call(self, op: Op, regions: Regions, choice: KernelChoice) -> KernelCall:
-        """After all samples."""
-        reads = ("running_mean", "running_var", "mean", "inv_std")
-        writes = ("running_mean_updated", "running_var_updated")
-        arrays = {name: Piece(role) for name, role in zip("ABMRXY", (*reads, *writes), strict=True)}
-
-        def function(given: Sequence[Array]) -> tuple[Array, ...]:
-            made = _running(op, dict(zip(reads, given, strict=True)))
-            return tuple(made[role].astype(np.float32) for role in writes)
-
-        elements = _size(regions[2][0])
-        samples = prod(_size(extent) for extent in regions[1]) // elements
-        details = {"samples": samples, "mean_of": geometry_of(op).elements}
-        return kernel_call(
-            choice,
-            "running_average",
-            {"elements": elements},
-            arrays,
-            reads,
-            writes,
-            function,
-            details=details,
-        )
+        if "running_mean" not in values:
+            return made
+        return {**made, **_RUNNING_AVERAGE.results(op, {**made, **values})}
 
 
 def known_statistics(op: Op, values: Values, shape: Shape = ()) -> Values:
@@ -339,16 +314,81 @@ def known_statistics(op: Op, values: Values, shape: Shape = ()) -> Values:
     return {**wide, "running_mean_updated": mean, "running_var_updated": variance}
 
 
-def _running(op: Op, values: Values) -> Values:
-    """running += momentum · (new - running), the variance unbiased."""
-    count, old = geometry_of(op).elements, [values[role] for role in ("running_mean", "running_var")]
-    inverse = values["inv_std"].astype(np.float64)
-    variance = (1 / np.square(inverse) - op.attributes["eps"]) * (count / (count - 1))
-    new = [array.reshape(-1, len(old[0])).mean(axis=0) for array in (values["mean"], variance)]
-    moved = [
-        before + op.attributes["momentum"] * (fresh - before) for before, fresh in zip(old, new, strict=True)
-    ]
-    return dict(zip(("running_mean_updated", "running_var_updated"), moved, strict=True))
+class StatisticsStep(NormLowering):
+    """One fork on one number per mean, channels over the cores.
+
+    The formula sees matrices [channels, samples], and the running statistics of the channels. `arrays` are
+    those of the nest, of which `matrices` have two indices, and what lies in them.
+    """
+
+    def __init__(self, nest: str, arrays: str, matrices: str, formula: Formula, source: str = "") -> None:
+        self.loop, self.matrices, self.formula, self.source = nest, matrices, formula, source or nest
+        self.streams = dict(item.split(":") for item in arrays.split())
+
+    def results(self, op: Op, values: Values, *, whole: bool = False, shape: Shape = ()) -> Values:
+        """In float64; statistics in this shape."""
+        shape = shape or next(array.shape for role, array in values.items() if role in STATISTICS)
+        channels = len(values["running_mean"]) if "running_mean" in values else prod(shape)
+        seen = {
+            role: array.reshape(-1, channels).T if role in STATISTICS else array
+            for role, array in wide({role: values[role] for role in self._read(op)}).items()
+        }
+        made = self.formula(**seen, **self._numbers(op, samples=prod(shape) // channels))
+        return {
+            role: np.broadcast_to(array.T, (prod(shape) // channels, channels)).reshape(shape)
+            if role in STATISTICS
+            else array
+            for role, array in made.items()
+        }
+
+    def _read(self, op: Op) -> Sequence[str]:
+        return [role for role in parameters(self.formula) if role in op.roles]
+
+    def calls(self, op: Op, tensors: Tensors, regions: Regions, choice: KernelChoice) -> list[KernelCall]:
+        """On some statistics."""
+        shape, running = tuple(map(_size, regions[1])), "running_mean" in op
+        channels = _size(regions[2][0]) if running else prod(shape)
+        arrays, letters = {}, dict[str, str]()
+        for name, role in self.streams.items():
+            steps = (channels, 1) if role in STATISTICS else (1, 0)
+            held = role if role in op else "var"  # a stand-in the nest does not touch in this call
+            arrays[name] = Piece(held, strides=steps if name in self.matrices else (1,))
+            letters[role] = name
+        reads = self._read(op)
+        writes = [role for role in op.writes if role not in (*reads, "y")]
+
+        def function(given: Sequence[Array]) -> tuple[Array, ...]:
+            made = self.results(op, dict(zip(reads, given, strict=True)), shape=shape)
+            return tuple(made[role].astype(np.float32) for role in writes)
+
+        used = reads if running else ["var"]
+
+        sizes = {"elements": channels, "samples": prod(shape) // channels}
+        made = [letters.get(role, "Z") for role in (*used, *writes)]
+        places = ["i*elements + r" if role in STATISTICS else "r" for role in (*used, *writes)]
+        loop = RowLoop(
+            _of_roles(self.formula, used, writes),
+            "".join(made[: len(used)]),
+            "".join(made[len(used) :]),
+            dict(zip(made, places, strict=True)),
+            rows=("elements",),
+            elements=("samples",),
+            sizes=sizes,
+            numbers=self._numbers(op, samples=sizes["samples"]),
+            mark="_running" * (running and self.source == "norm_inv"),
+            wide=True,
+        )
+        details = {"rows": loop, "source": self.source}
+        of_nest = {**sizes, "running": int(running)} if self.matrices else {"elements": channels}
+        return [kernel_call(choice, self.loop, of_nest, arrays, reads, writes, function, details=details)]
+
+
+_RUNNING_AVERAGE = StatisticsStep(
+    "running_average",
+    "A:running_mean B:running_var M:mean R:inv_std X:running_mean_updated Y:running_var_updated",
+    "",
+    formulas.running_average,
+)
 
 
 class _InverseOfSquares(NormLowering):
@@ -372,9 +412,24 @@ class _InverseOfSquares(NormLowering):
 
 
 class _Apply(NormLowering):
-    """y from statistics, as far as its formula goes."""
+    """y from statistics, as far as its formula goes; the second call of an RMS norm."""
 
     formula = staticmethod(formulas.normalised)
+    streams = MappingProxyType({"X": "x", "Y": "y", "W": "w", "R": "inv_std"})
+    across = True
+
+    def read(self, op: Op, sample: int | None) -> Sequence[str]:
+        """With the scale, if there is one."""
+        return tuple(role for role in ("x", "inv_std", "w") if role in op)
+
+    def written(self, op: Op) -> Sequence[str]:
+        """Nothing else."""
+        return ("y",)
+
+    def nest(self, op: Op, tensors: Tensors, image: Region, sample: int | None) -> Nest:
+        """The other half."""
+        arrays, sizes = self.arrays(op, tensors, image, self.streams, None), self.sizes(op, image)
+        return "rmsnorm_scale", sizes, _by_rows(arrays, sizes["elements"], "XY", "WR")
 
 
 RMS, APPLY = _InverseOfSquares(), _Apply()

@@ -25,11 +25,11 @@ _FORWARD = (
     _step("FW", f"x w? b? {_RUNNING} -> y mean? inv_std {_UPDATED}", NormForward()),
     _step("FW_MEAN", "x running_mean? -> mean", stepwise.MEAN),
     _step("FW_VAR", "x mean? -> var", stepwise.VARIANCE),
-    _step("FW_INV", f"var mean? {_RUNNING} -> inv_std {_UPDATED}", stepwise.InverseDeviation()),
+    _step("FW_INV", f"var mean? {_RUNNING} -> inv_std {_UPDATED}", stepwise.INVERSE_DEVIATION),
     _step(
         "FW_KNOWN",
         f"{_RUNNING} -> mean inv_std {_UPDATED}".replace("?", ""),
-        stepwise.KnownStatistics(),
+        stepwise.KNOWN_STATISTICS,
     ),
     _step("FW_APPLY", "x mean? inv_std w? b? -> y", stepwise.APPLY),
 )

@@ -14,17 +14,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import Array, KernelCall, KernelChoice, Region, Tensors
+from trainlib.ir.steps import Region, Tensors
 from trainlib.primitives.definition import Values
 from trainlib.primitives.formulas import Formula
 from trainlib.primitives.lowering.axes import Area
-from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.norms import norm_formulas as formulas
-from trainlib.primitives.norms.norm import BIASED, geometry_of
+from trainlib.primitives.norms.norm import geometry_of
 from trainlib.primitives.norms.norm_lowering import (
     Nest,
     NormLowering,
-    Regions,
+    StatisticsStep,
     known_statistics,
 )
 
@@ -94,30 +93,8 @@ class ElementPass(_Pass):
         return geometry_of(op).dimensions
 
 
-class InverseDeviation(NormLowering):
-    """FW_INV: 1 / sqrt(variance + eps); running statistics. One fork on one number per mean."""
-
-    def calls(self, op: Op, tensors: Tensors, regions: Regions, choice: KernelChoice) -> list[KernelCall]:
-        """On some statistics."""
-        geometry = geometry_of(op)
-        statistics = int(np.prod([stop - start for start, stop in regions[1]]))
-        streams = {"V": "var", "R": "inv_std", "M": "mean", "A": "running_mean", "B": "running_var"}
-        streams |= {"X": "running_mean_updated", "Y": "running_var_updated"}
-        elements = regions[2][0][1] - regions[2][0][0] if geometry.running else statistics
-        arrays = {
-            name: Piece(role if role in op else "var", strides=(elements, 1) if name in "VRM" else (1,))
-            for name, role in streams.items()
-        }
-        sizes = {"elements": elements, "samples": statistics // elements, "running": int(geometry.running)}
-
-        def function(given: Sequence[Array]) -> tuple[Array, ...]:
-            made = self.results(op, dict(zip(op.reads, given, strict=True)))
-            return tuple(made[role].astype(np.float32) for role in op.writes)
-
-        details = {"mean_of": geometry.elements, "biased_kept": int(BIASED in op.attributes)}
-        return [
-            kernel_call(choice, "norm_inv", sizes, arrays, op.reads, op.writes, function, details=details)
-        ]
+class _InverseDeviation(StatisticsStep):
+    """FW_INV: 1 / sqrt(variance + eps); running statistics."""
 
     def reference(self, op: Op, values: Values) -> Values:
         """In prediction by the running variance."""
@@ -127,50 +104,29 @@ class InverseDeviation(NormLowering):
         kept = {f"{role}_updated": values[role] for role in ("running_mean", "running_var")}
         return {**self.results(op, {**values, **used}), **kept}
 
-    def results(self, op: Op, values: Values, *, whole: bool = False) -> Values:
-        """In float64; with the running statistics, as means over the samples, if there are any."""
-        variance = values["var"].astype(np.float64)
-        results = {"inv_std": 1 / np.sqrt(variance + op.attributes["eps"])}
-        if "running_mean" in values:
-            count = geometry_of(op).elements
-            kept = variance if BIASED in op.attributes else variance * (count / (count - 1))
-            for role, new in (("running_mean", values["mean"]), ("running_var", kept)):
-                fresh = new.reshape(-1, len(values[role])).mean(axis=0, dtype=np.float64)
-                step = op.attributes["momentum"] * (fresh - values[role])
-                results[f"{role}_updated"] = values[role] + step
-        return results
 
+class _KnownStatistics(StatisticsStep):
+    """FW_KNOWN: the running statistics, given on as they are."""
 
-class KnownStatistics(InverseDeviation):
-    """FW_KNOWN: the running statistics, given on as they are. One fork on one number per mean."""
-
-    def results(self, op: Op, values: Values, *, whole: bool = False) -> Values:
+    def reference(self, op: Op, values: Values) -> Values:
         """Of all samples."""
         return known_statistics(op, values)
 
-    def calls(self, op: Op, tensors: Tensors, regions: Regions, choice: KernelChoice) -> list[KernelCall]:
-        """On some channels, in the loop of `InverseDeviation`."""
-        (channels,) = regions[2]
-        elements = channels[1] - channels[0]
-        shape = tuple(stop - start for start, stop in regions[1])
-        streams = {"V": "running_var", "R": "inv_std", "M": "running_mean", "A": "running_mean"}
-        streams |= {"B": "running_var", "X": "running_mean_updated", "Y": "running_var_updated"}
-        arrays = {
-            name: Piece(role, strides=(1, 0) if name in "VM" else (elements, 1) if name == "R" else (1,))
-            for name, role in streams.items()
-        }
-        sizes = {"elements": elements, "samples": int(np.prod(shape)) // elements, "running": 1}
 
-        def function(given: Sequence[Array]) -> tuple[Array, ...]:
-            made = known_statistics(op, dict(zip(op.reads, given, strict=True)), shape)
-            return tuple(made[role].copy() for role in op.writes)
-
-        details = {"source": "norm_known"}
-        return [
-            kernel_call(choice, "norm_inv", sizes, arrays, op.reads, op.writes, function, details=details)
-        ]
-
-
+_UPDATED = "X:running_mean_updated Y:running_var_updated"
+INVERSE_DEVIATION = _InverseDeviation(
+    "norm_inv",
+    f"V:var R:inv_std M:mean A:running_mean B:running_var {_UPDATED}",
+    "VRM",
+    formulas.inverse_deviation,
+)
+KNOWN_STATISTICS = _KnownStatistics(
+    "norm_inv",
+    f"V:running_var R:inv_std M:running_mean A:running_mean B:running_var {_UPDATED}",
+    "VRM",
+    formulas.known_statistics,
+    "norm_known",
+)
 MEAN = SumPass("norm_mean", formulas.mean_of)
 VARIANCE = SumPass("norm_var", formulas.variance)
 APPLY = ElementPass("norm_apply", formulas.normalised)

@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import Array, Function, Scratch, Tensors
+from trainlib.ir.steps import Array, Scratch, Tensors
 from trainlib.primitives.definition import InternalPrimitive, Step, Values
-from trainlib.primitives.formulas import in_float64
+from trainlib.primitives.formulas import in_float64, wide
 from trainlib.primitives.lowering.axes import LEADING, Area, Axes, AxesLowering
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop
 from trainlib.primitives.lowering.kernel_call import kernel_call
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
+from trainlib.primitives.lowering.row_loop import RowLoop
 
 NORM_GUARD = 1e-6
 """Added to the norm before the division (torch.nn.utils.clip_grad_norm_)."""
@@ -48,9 +49,14 @@ VALUE = InternalPrimitive(
 )
 
 
+_SQUARES = RowLoop(
+    lambda dw: (dw * dw).sum(axis=1), "X", "Y", {"X": "r*elements + i", "Y": "r"}, rows=("rows",)
+)
+
+
 def _squares_reference(op: Op, values: Values) -> Values:
-    dw = values["dw"].astype(np.float64)
-    return {"squares": np.square(dw).sum(axis=tuple(range(1, dw.ndim)))}
+    rows = wide(values)["dw"]
+    return {"squares": _SQUARES.formula(rows.reshape(len(rows), -1))}
 
 
 class _Squares(AxesLowering):
@@ -65,14 +71,9 @@ class _Squares(AxesLowering):
     def compute(self, area: Area, build: TileBuilder) -> None:
         """One fork, in fp32."""
         count, *row = area.sizes("dw")
-        elements = prod(row)
-
-        def squares(dw: Array) -> Any:
-            matrix = dw.reshape(count, elements)
-            return np.einsum("re,re->r", matrix, matrix, dtype=np.float32)
-
-        arrays = {"X": Piece("dw", (count, elements), dtype=area.dtype_of("dw")), "Y": Piece("squares")}
-        build.run("square_sum", arrays, ("dw",), ("squares",), squares, rows=count, elements=elements)
+        matrix = Piece("dw", (count, prod(row)), 0, dtype=area.dtype_of("dw"))
+        arrays = {"X": matrix, "Y": Piece("squares", (count,))}
+        build.loop("square_sum", arrays, _SQUARES, rows=count, elements=prod(row))
 
 
 SQUARES = InternalPrimitive(
@@ -84,6 +85,17 @@ def _scale_reference(op: Op, values: Values) -> Values:
     rows = np.concatenate([values[role] for role in op.reads]).astype(np.float64)
     norm = sqrt(rows.sum())
     return {"scale": np.array([min(1.0, op.attributes["limit"] / (norm + NORM_GUARD))])}
+
+
+def _added(squares: Array, before: Any = 0) -> Any:
+    """The sum so far, of a row."""
+    return before + squares.sum(axis=1, dtype=np.float64)
+
+
+def _scaled(squares: Array, before: Any = 0, *, limit: float) -> Any:
+    """The scale, from the last of them."""
+    norm = np.sqrt(_added(squares, before).astype(np.float32))
+    return np.minimum(limit / (norm.astype(np.float64) + NORM_GUARD), 1)
 
 
 class _Scale(AxesLowering):
@@ -99,32 +111,37 @@ class _Scale(AxesLowering):
         if len(op.reads) > 1:
             build.scratch.append(Scratch(_SUM, (1,)))
         for number, role in enumerate(op.reads):
-            last = number == len(op.reads) - 1
+            last, elements = number == len(op.reads) - 1, prod(area.sizes(role))
             target = "scale" if last else _SUM
+            limits = {"limit": op.attributes["limit"]} if last else {}
+            loop = RowLoop(
+                _scaled if last else _added,
+                "XB" if number else "X",
+                "Y",
+                {"X": "i", "B": "0", "Y": "0"},
+                rows=("1",),
+                numbers=limits,
+                mark="_last" * last + "_first" * (not number),
+            )
+
+            def function(arrays: Sequence[Array], loop: RowLoop = loop) -> tuple[Array, ...]:
+                made = loop.formula(arrays[0][None], *arrays[1:], **loop.numbers)
+                return (np.asarray(made, np.float32),)
+
             build.call(
                 partial(
                     kernel_call,
                     build.choice,
                     "clip_scale",
-                    {"elements": prod(area.sizes(role))},
+                    {"elements": elements},
                     {"X": role, "Y": target, "B": _SUM if number else target},
                     (role, _SUM) if number else (role,),
                     (target,),
-                    self._finish(op) if last else self._add,
+                    function,
                     fork=False,
-                    details={"first": int(not number), "last": int(last)},
+                    details={"rows": loop},
                 )
             )
-
-    def _add(self, arrays: Sequence[Array]) -> tuple[Array, ...]:
-        return (np.array([sum(float(array.sum(dtype=np.float64)) for array in arrays)], np.float32),)
-
-    def _finish(self, op: Op) -> Function:
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            norm = float(np.sqrt(self._add(arrays)[0][0]))
-            return (np.array([np.minimum(op.attributes["limit"] / (norm + NORM_GUARD), 1)], np.float32),)
-
-        return function
 
 
 SCALE = InternalPrimitive(

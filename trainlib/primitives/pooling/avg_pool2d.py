@@ -11,9 +11,10 @@ from trainlib.primitives.pooling.pooling import (
     PoolingSchema,
     average_backward,
     average_forward,
-    average_gradient_reference,
-    average_reference,
     pooling_plan,
+    tile_average,
+    tile_average_gradient,
+    whole,
 )
 
 
@@ -27,8 +28,8 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=pooling_plan,
     steps=(
-        Step.of("FW", "x -> y", average_reference, average_forward()),
-        Step.of("IG", "dy -> dx", average_gradient_reference, average_backward()),
+        Step.of("FW", "x -> y", whole(tile_average), average_forward()),
+        Step.of("IG", "dy -> dx", whole(tile_average_gradient), average_backward()),
     ),
     examples=(
         Example({"kernel": 2}, ((3, 6, 4),)),

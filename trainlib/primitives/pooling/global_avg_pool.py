@@ -8,9 +8,10 @@ from trainlib.primitives.definition import Example, LayerPrimitive, Step
 from trainlib.primitives.pooling.pooling import (
     GlobalAverageForward,
     average_backward,
-    average_gradient_reference,
-    average_reference,
     pooling_plan,
+    tile_average,
+    tile_average_gradient,
+    whole,
 )
 
 PRIMITIVE = LayerPrimitive(
@@ -18,8 +19,8 @@ PRIMITIVE = LayerPrimitive(
     schema=LayerSchema,
     plan=pooling_plan,
     steps=(
-        Step.of("FW", "x -> y", average_reference, GlobalAverageForward()),
-        Step.of("IG", "dy -> dx", average_gradient_reference, average_backward()),
+        Step.of("FW", "x -> y", whole(tile_average), GlobalAverageForward()),
+        Step.of("IG", "dy -> dx", whole(tile_average_gradient), average_backward()),
     ),
     examples=(Example({}, ((3, 4, 5),)), Example({}, ((5, 1, 1),)), Example({}, ((1, 6, 6),))),
 )

@@ -21,6 +21,7 @@ from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array, Extent, Ranges, Tensors
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Positive, Step, Values
+from trainlib.primitives.formulas import wide
 from trainlib.primitives.lowering.axes import Area, Axes, AxesLowering
 from trainlib.primitives.lowering.boxes import image_of
 from trainlib.primitives.lowering.calls import BATCH
@@ -62,10 +63,10 @@ def taps(mode: str, inputs: int, outputs: int) -> Taps:
     positions = np.arange(outputs)
     if mode == "nearest":
         lower = positions * inputs // outputs
-        return lower, lower, np.zeros(outputs, np.float32)
+        return lower, lower, np.zeros(outputs)
     # (position + 1/2) * inputs / outputs - 1/2, in halves of an output.
     lower, rest = np.divmod(np.maximum((2 * positions + 1) * inputs - outputs, 0), 2 * outputs)
-    return lower, np.minimum(lower + 1, inputs - 1), (rest / (2 * outputs)).astype(np.float32)
+    return lower, np.minimum(lower + 1, inputs - 1), rest / (2 * outputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,47 @@ def _axes(op: Op) -> tuple[tuple[int, int], tuple[int, int]]:
     """(inputs, outputs) of the rows and of the columns."""
     attributes = op.attributes
     return (attributes["hi"], attributes["ho"]), (attributes["wi"], attributes["wo"])
+
+
+def _between(image: Array, rows: _AxisTaps, columns: _AxisTaps) -> Array:
+    """y from the four around each output."""
+    down, across = (axis.share.astype(image.dtype) for axis in (rows, columns))
+    upper, lower = (
+        line[..., columns.lower] + (line[..., columns.upper] - line[..., columns.lower]) * across
+        for line in (image[:, :, rows.lower], image[:, :, rows.upper])
+    )
+    return np.asarray(upper + (lower - upper) * down[:, None])
+
+
+def _added(gradient: Array, dx: Array, rows: _AxisTaps, columns: _AxisTaps) -> Array:
+    """dx, and what comes back to it, in the order of the loop: above, below; left, right."""
+    total, (*_, height, width) = dx.copy(), dx.shape
+    of_row, across = (axis.share.astype(gradient.dtype) for axis in (rows, columns))
+    along = np.stack([columns.lower, columns.upper] * 2, axis=1)
+    of_column = np.stack([1 - across, across] * 2, axis=1)
+    for row, share in enumerate(of_row):
+        down = np.broadcast_to(np.repeat([rows.lower[row], rows.upper[row]], 2), along.shape)
+        mine = (down >= 0) & (down < height) & (along >= 0) & (along < width)
+        values = gradient[:, :, row, :, None] * np.repeat([1 - share, share], 2) * of_column
+        where: Any = (slice(None), slice(None), down[mine], along[mine])
+        np.add.at(total, where, values[..., mine])
+    return total
+
+
+def _forward(op: Op, values: Values) -> Values:
+    """Of whole tensors, in float64."""
+    rows, columns = (_for_outputs(op.attributes["mode"], sizes, (0, sizes[1])) for sizes in _axes(op))
+    return {
+        "y": _between(wide(values)["x"][:, :, slice(*rows.inputs), slice(*columns.inputs)], rows, columns)
+    }
+
+
+def _backward(op: Op, values: Values) -> Values:
+    """Of whole tensors, in float64."""
+    rows, columns = (_for_inputs(op.attributes["mode"], sizes, (0, sizes[0])) for sizes in _axes(op))
+    dy = wide(values)["dy"]
+    dx = np.zeros((*dy.shape[:2], op.attributes["hi"], op.attributes["wi"]))
+    return {"dx": _added(dy, dx, rows, columns)}
 
 
 class _Interpolation(AxesLowering):
@@ -156,17 +198,7 @@ class _Forward(_Interpolation):
     def compute(self, area: Area, build: TileBuilder) -> None:
         """One fork."""
         rows, columns = self.taps(area)
-
-        def between(image: Array) -> Array:
-            upper, lower = image[:, :, rows.lower], image[:, :, rows.upper]
-            upper, lower = (
-                line[..., columns.lower]
-                + (line[..., columns.upper] - line[..., columns.lower]) * columns.share
-                for line in (upper, lower)
-            )
-            return np.asarray(upper + (lower - upper) * rows.share[:, None])
-
-        self.run(area, build, between)
+        self.run(area, build, lambda image: _between(image, rows, columns))
 
 
 class _InputGradient(_Interpolation):
@@ -174,54 +206,9 @@ class _InputGradient(_Interpolation):
 
     def compute(self, area: Area, build: TileBuilder) -> None:
         """Two forks; channels over the cores, so that no two cores add to one element."""
-        (rows, columns), small = self.taps(area), area.sizes("dx")
-
-        def added(gradient: Array, dx: Array) -> Array:
-            total = dx.copy()
-            # The four around each output, in the order of the loop: above, below; left, right.
-            along = np.stack([columns.lower, columns.upper] * 2, axis=1)
-            of_column = np.stack([1 - columns.share, columns.share] * 2, axis=1)
-            for row, share in enumerate(rows.share):
-                down = np.broadcast_to(np.repeat([rows.lower[row], rows.upper[row]], 2), along.shape)
-                mine = (down >= 0) & (down < small[2]) & (along >= 0) & (along < small[3])
-                values = gradient[:, :, row, :, None] * np.repeat([1 - share, share], 2) * of_column
-                where: Any = (slice(None), slice(None), down[mine], along[mine])
-                np.add.at(total, where, values[..., mine])
-            return total
-
-        build.fill("dx", small, 0.0)
-        self.run(area, build, added)
-
-
-def _matrix(mode: str, inputs: int, outputs: int) -> Array:
-    """The interpolation of one axis as a matrix [outputs, inputs]."""
-    matrix = np.zeros((outputs, inputs))
-    for row in range(outputs):
-        if mode == "nearest":
-            matrix[row, int(row * inputs / outputs + 1e-9)] = 1
-            continue
-        centre = min(max((2 * row + 1) * inputs / (2 * outputs) - 0.5, 0), inputs - 1)
-        # A tent of width 1 around each input; beyond the last input its value is held.
-        matrix[row] = np.maximum(0, 1 - np.abs(np.arange(inputs) - centre))
-    return matrix
-
-
-def _matrices(op: Op) -> tuple[Array, Array]:
-    attributes = op.attributes
-    return (
-        _matrix(attributes["mode"], attributes["hi"], attributes["ho"]),
-        _matrix(attributes["mode"], attributes["wi"], attributes["wo"]),
-    )
-
-
-def _forward(op: Op, values: Values) -> Values:
-    rows, columns = _matrices(op)
-    return {"y": rows @ values["x"].astype(np.float64) @ columns.T}
-
-
-def _backward(op: Op, values: Values) -> Values:
-    rows, columns = _matrices(op)
-    return {"dx": rows.T @ values["dy"].astype(np.float64) @ columns}
+        rows, columns = self.taps(area)
+        build.fill("dx", area.sizes("dx"), 0.0)
+        self.run(area, build, lambda dy, dx: _added(dy, dx, rows, columns))
 
 
 PRIMITIVE = LayerPrimitive(

@@ -23,7 +23,6 @@ from trainlib.primitives.definition import (
     Example,
     LayerPrimitive,
     Step,
-    Values,
 )
 from trainlib.primitives.pooling.pooling import (
     Plane,
@@ -31,48 +30,13 @@ from trainlib.primitives.pooling.pooling import (
     PoolingForward,
     PoolingSchema,
     axes_of,
-    each_window,
     op_place_dtype,
     place_bits,
     pooling_plan,
     read_by,
+    whole,
     windows,
 )
-
-
-def _reference_forward(op: Op, values: Values) -> Values:
-    x = values["x"]
-    rows, columns = axes_of(op.attributes)
-    y = np.empty((*x.shape[:2], rows.outputs, columns.outputs), x.dtype)
-    argmax = np.empty(y.shape, np.int64)
-    for h, w, high, wide in each_window(op):
-        window = x[:, :, high, wide]
-        first = window.reshape(*x.shape[:2], -1).argmax(axis=2)
-        down, along = np.divmod(first, window.shape[3])
-        cut = max(rows.padding - h * rows.stride, 0), max(columns.padding - w * columns.stride, 0)
-        argmax[:, :, h, w] = ((cut[0] + down) << place_bits(op)) + cut[1] + along
-        y[:, :, h, w] = window.max(axis=(2, 3))
-    return {"y": y, "argmax": argmax}
-
-
-def _reference_backward(op: Op, values: Values) -> Values:
-    dy, place = values["dy"], values["argmax"].astype(np.int64)
-    rows, columns = axes_of(op.attributes)
-    top = np.arange(rows.outputs)[:, None] * rows.stride - rows.padding + (place >> place_bits(op))
-    left = np.arange(columns.outputs) * columns.stride - columns.padding + place % (1 << place_bits(op))
-    argmax = top * columns.size + left
-    planes = [
-        np.bincount(place.ravel(), weights=gradient.ravel(), minlength=rows.size * columns.size)
-        for place, gradient in zip(
-            argmax.reshape(-1, argmax[0, 0].size), dy.reshape(-1, dy[0, 0].size), strict=True
-        )
-    ]
-    return {"dx": np.stack(planes).reshape(*dy.shape[:2], rows.size, columns.size)}
-
-
-def _reference_search(op: Op, values: Values) -> Values:
-    """The gradient from x, whose maxima are searched again."""
-    return _reference_backward(op, {**values, "argmax": _reference_forward(op, values)["argmax"]})
 
 
 def _maxima(op: Op, x: Array, outputs: Plane, fetched: Plane) -> tuple[Array, Array]:
@@ -103,7 +67,7 @@ def _tile_backward(op: Op, inputs: Plane, reaching: Plane) -> Function:
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         argmax, dy = arrays
-        dx = np.zeros((len(dy), *inputs.shape), np.float32)
+        dx = np.zeros((len(dy), *inputs.shape), dy.dtype)
         down, along = np.divmod(argmax.astype(np.int64), 1 << place_bits(op))
         down, along = down + top, along + left
         mine = (down >= 0) & (down < inputs.shape[0]) & (along >= 0) & (along < inputs.shape[1])
@@ -134,22 +98,22 @@ PRIMITIVE = LayerPrimitive(
     plan=partial(pooling_plan, save_positions=True),
     steps=(
         Step.of(
-            "FW", "x -> y argmax", _reference_forward, PoolingForward("maxpool_fw_argmax", _tile_forward)
+            "FW", "x -> y argmax", whole(_tile_forward), PoolingForward("maxpool_fw_argmax", _tile_forward)
         ),
         Step.of(
             "IG",
             "argmax dy -> dx",
-            _reference_backward,
+            whole(_tile_backward),
             PoolingBackward("maxpool_bw_argmax", {"G": "dx", "Y": "dy", "I": "argmax"}, _tile_backward),
         ),
     ),
     published=AsPublished(
         (
-            Step.of("FW", "x -> y", _reference_forward, PoolingForward("maxpool_fw", _tile_forward)),
+            Step.of("FW", "x -> y", whole(_tile_forward), PoolingForward("maxpool_fw", _tile_forward)),
             Step.of(
                 "IG",
                 "x dy -> dx",
-                _reference_search,
+                whole(_tile_search),
                 PoolingBackward("maxpool_bw", {"X": "x", "G": "dx", "Y": "dy"}, _tile_search),
             ),
         ),

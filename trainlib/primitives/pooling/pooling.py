@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What average and max pooling share: windows and their padding, references by loops, lowerings.
+"""What average and max pooling share: windows and their padding, references, lowerings.
 
 A window never lies in the padding alone. Samples, channels, rows and columns of the result are cut; a tile
 fetches the rows and columns its windows touch. PULP-TrainLib's loops know no padding and use the vertical
@@ -24,7 +24,8 @@ from trainlib.ir.access import Index, Term
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array, Extent, Function, KernelCall, Tensors, part
 from trainlib.primitives.contractions.conv_options import padding_of
-from trainlib.primitives.definition import LayerPlan, NotNegative, Positive, Saved, Values
+from trainlib.primitives.definition import LayerPlan, NotNegative, Positive, Reference, Saved, Values
+from trainlib.primitives.formulas import wide
 from trainlib.primitives.lowering.axes import ONE, Area, Axes, AxesLowering
 from trainlib.primitives.lowering.boxes import image_of
 from trainlib.primitives.lowering.calls import BATCH
@@ -171,7 +172,7 @@ def windows(x: Array, axes: tuple[Axis, Axis], outputs: Plane, fetched: Plane, f
         first = extent[0] * axis.stride - axis.padding
         spans.append((first, (extent[1] - 1) * axis.stride - axis.padding + axis.kernel - first))
     (top, height), (left, width) = spans
-    padded = np.full((len(x), height, width), fill, np.float32)
+    padded = np.full((len(x), height, width), fill, x.dtype)
     down, along = fetched.rows[0] - top, fetched.columns[0] - left
     padded[:, down : down + x.shape[1], along : along + x.shape[2]] = x
     rows, columns = axes
@@ -187,16 +188,6 @@ def divisors(op: Op, outputs: Plane) -> Array:
     heights = [np.subtract(*rows.window(output)[::-1]) for output in range(*outputs.rows)]
     widths = [np.subtract(*columns.window(output)[::-1]) for output in range(*outputs.columns)]
     return np.outer(heights, widths).astype(np.float32)
-
-
-def each_window(op: Op) -> list[tuple[int, int, slice, slice]]:
-    """(output row, output column, rows of its window, columns of its window), for the references."""
-    rows, columns = axes_of(op.attributes)
-    return [
-        (h, w, slice(*rows.window(h)), slice(*columns.window(w)))
-        for h in range(rows.outputs)
-        for w in range(columns.outputs)
-    ]
 
 
 def place_dtype(kernels: Sequence[int]) -> DType:
@@ -347,34 +338,26 @@ def _walk(op: Op, inputs: Plane, outputs: Plane, word: str) -> dict[str, int]:
     }
 
 
-def average_reference(op: Op, values: Values) -> Values:
-    """Mean of every window, one by one."""
-    x = values["x"]
-    rows, columns = axes_of(op.attributes)
-    y = np.empty((*x.shape[:2], rows.outputs, columns.outputs))
-    for h, w, high, wide in each_window(op):
-        window = x[:, :, high, wide].astype(np.float64)
-        counted = window[0, 0].size
-        if op.attributes["count_include_pad"]:
-            counted = rows.kernel * columns.kernel
-        y[:, :, h, w] = window.sum(axis=(2, 3)) / counted
-    return {"y": y}
+def whole(make: TileFunction) -> Reference:
+    """The untiled reference: what a tile as large as the images computes, in float64, a sample at a time."""
+
+    def reference(op: Op, values: Values) -> Values:
+        rows, columns = axes_of(op.attributes)
+        results = Plane((0, rows.outputs), (0, columns.outputs))
+        read = read_by(op, results)
+        planes = (Plane((0, rows.size), (0, columns.size)), results) if "dy" in op else (results, read)
+        seen, function = wide(values), make(op, *planes)
+        if "x" in op:
+            seen = {**seen, "x": seen["x"][:, :, slice(*read.rows), slice(*read.columns)]}
+        made = [function(arrays) for arrays in zip(*(seen[role] for role in op.reads), strict=True)]
+        return dict(zip(op.writes, map(np.stack, zip(*made, strict=True)), strict=True))
+
+    return reference
 
 
-def average_gradient_reference(op: Op, values: Values) -> Values:
-    """Every gradient spread evenly over its window."""
-    dy = values["dy"].astype(np.float64)
-    rows, columns = axes_of(op.attributes)
-    dx = np.zeros((*dy.shape[:2], rows.size, columns.size))
-    for h, w, high, wide in each_window(op):
-        counted = dx[0, 0, high, wide].size
-        if op.attributes["count_include_pad"]:
-            counted = rows.kernel * columns.kernel
-        dx[:, :, high, wide] += dy[:, :, h, w, None, None] / counted
-    return {"dx": dx}
+def tile_average(op: Op, outputs: Plane, fetched: Plane) -> Function:
+    """Mean of every window."""
 
-
-def _tile_average(op: Op, outputs: Plane, fetched: Plane) -> Function:
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         views = windows(arrays[0], axes_of(op.attributes), outputs, fetched, 0.0)
         # In the order of the loop.
@@ -384,12 +367,13 @@ def _tile_average(op: Op, outputs: Plane, fetched: Plane) -> Function:
     return function
 
 
-def _tile_average_gradient(op: Op, inputs: Plane, reaching: Plane) -> Function:
+def tile_average_gradient(op: Op, inputs: Plane, reaching: Plane) -> Function:
+    """Every gradient spread evenly over its window."""
     rows, columns = axes_of(op.attributes)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         share = arrays[0] / divisors(op, reaching)
-        dx = np.zeros((len(share), *inputs.shape), np.float32)
+        dx = np.zeros((len(share), *inputs.shape), share.dtype)
         # Backwards, so that an element adds up what it gets in the order of the outputs.
         for y in reversed(range(rows.kernel)):
             for x in reversed(range(columns.kernel)):
@@ -407,7 +391,7 @@ def _tile_average_gradient(op: Op, inputs: Plane, reaching: Plane) -> Function:
 
 def average_forward() -> PoolingForward:
     """Lowering of FW of an average."""
-    return PoolingForward("avgpool_fw", _tile_average)
+    return PoolingForward("avgpool_fw", tile_average)
 
 
 class GlobalAverageForward(_Pooling):
@@ -445,4 +429,4 @@ class GlobalAverageForward(_Pooling):
 
 def average_backward() -> PoolingBackward:
     """Lowering of IG of an average."""
-    return PoolingBackward("avgpool_bw", {"X": "dx", "Y": "dy"}, _tile_average_gradient)
+    return PoolingBackward("avgpool_bw", {"X": "dx", "Y": "dy"}, tile_average_gradient)

@@ -14,9 +14,10 @@ from typing import Any, Literal
 import numpy as np
 
 from configs.values import replace
-from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.graph import Tensor
 from trainlib.ir.steps import Array
 from trainlib.primitives.definition import DrawnInput, Example, LayerPlan, LayerPrimitive, Step
+from trainlib.primitives.elementwise.functions import first
 from trainlib.primitives.pooling.reduce_mean import AxesSchema, Reduction, reduced_plan
 
 SAME = 2.0**-30
@@ -37,17 +38,15 @@ def _plan(largest: bool) -> Any:
     return plan
 
 
-def _picked(op: Op, x: Array, count: int) -> Array:
-    pick = np.max if op.attributes["largest"] else np.min
-    return np.asarray(pick(x, axis=1))
+def _picked(x: Array, largest: bool) -> Any:
+    return x.max(axis=1, keepdims=True) if largest else x.min(axis=1, keepdims=True)
 
 
-def _shared(op: Op, x: Array, y: Array, dy: Array, count: int) -> Array:
+def _shared(x: Array, y: Array, dy: Array, first_only: bool) -> Any:
     chosen = np.isclose(x, y, rtol=SAME, atol=0)
-    if op.attributes["first_only"]:
-        chosen &= np.cumsum(chosen, axis=1) == 1
-    share = dy / np.maximum(chosen.sum(axis=1, keepdims=True), 1).astype(dy.dtype)
-    return np.where(chosen, share, 0)
+    if first_only:
+        return np.where(first(chosen), dy, 0)
+    return np.where(chosen, dy / np.maximum(chosen.sum(axis=1, keepdims=True), 1).astype(dy.dtype), 0)
 
 
 _FORWARD = Reduction(lambda op: "reduce_max_fw", {"X": "x", "Y": "y"}, _picked)

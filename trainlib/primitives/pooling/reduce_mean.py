@@ -28,9 +28,11 @@ from trainlib.primitives.definition import (
     Step,
     Values,
 )
+from trainlib.primitives.formulas import Formula, options_of
 from trainlib.primitives.lowering.axes import LEADING, ONE, Area, Axes, AxesLowering
 from trainlib.primitives.lowering.boxes import leading_extents, sample_axis
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
+from trainlib.primitives.lowering.row_loop import RowLoop
 
 
 class AxesSchema(LayerSchema):
@@ -74,13 +76,11 @@ def reduced_plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where:
 class Reduction(AxesLowering):
     """One fork between boxes of what is large (x, dx) and of what is kept of it (y, dy), which are tiled.
 
-    `arrays` are the roles of the arrays of `nest(op)`, `formula` makes the result [outer, count, inner] of
-    arrays of such shapes, of which those of what is kept have a count of 1.
+    `arrays` are the roles of the arrays of `nest(op)` in the order of op and formula, the result last.
+    `formula` makes it, [outer, count, inner], of arrays of such shapes; what is kept has a count of 1.
     """
 
-    def __init__(
-        self, nest: Callable[[Op], str], arrays: Mapping[str, str], formula: Callable[..., Array]
-    ) -> None:
+    def __init__(self, nest: Callable[[Op], str], arrays: Mapping[str, str], formula: Formula) -> None:
         self.nest, self.arrays, self.formula = nest, arrays, formula
         self.large = next(role for role in arrays.values() if role.endswith("x"))
 
@@ -90,9 +90,16 @@ class Reduction(AxesLowering):
         like, keeps, reduced = values[op.reads[0]].shape, op.attributes["keep_dims"], op.attributes["reduced"]
         tail = like[last:] if keeps or op.reads[0].endswith("x") else like[first:]
         middle = reduced if result.endswith("x") else (1,) * (last - first) * keeps
-        seen = (values[role].reshape(prod(like[:first]), -1, prod(tail)) for role in op.reads)
-        made = self.formula(op, *seen, count=prod(reduced))
+        arrays = [values[role] for role in op.reads]
+        made = self._made(op, arrays, prod(like[:first]), prod(tail), prod(reduced))
         return {result: made.reshape(*like[:first], *middle, *tail)}
+
+    def _made(self, op: Op, arrays: Sequence[Array], outer: int, inner: int, count: int) -> Array:
+        """The result of arrays in their own shapes."""
+        made = self.formula(
+            *(array.reshape(outer, -1, inner) for array in arrays), **options_of(self.formula, op)
+        )
+        return np.broadcast_to(made, (outer, count if op.writes[0].endswith("x") else 1, inner))
 
     def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
         """Without those that are reduced, or with one element of each, but of what is large."""
@@ -112,14 +119,24 @@ class Reduction(AxesLowering):
         written = area.sizes(op.writes[0])
 
         def compute(*arrays: Array) -> Array:
-            seen = (array.reshape(outer, -1, inner) for array in arrays)
-            return self.formula(op, *seen, count=count).astype(np.float32).reshape(written)
+            return self._made(op, arrays, outer, inner, count).astype(np.float32).reshape(written)
 
         pieces = {
             name: Piece(role, (outer, count, inner) if role.endswith("x") else (outer, inner))
             for name, role in self.arrays.items()
         }
         build.run(self.nest(op), pieces, op.reads, op.writes, compute, outer=outer, count=count, inner=inner)
+        # The larger of the kept dimensions goes over the cores, so that one core has all of a sum.
+        rows, p, i = (("inner", "outer"), "s", "r") if inner > outer else (("outer", "inner"), "r", "s")
+        large, kept = f"{p}*count*inner + i*inner + {i}", f"{p}*inner + {i}"
+        places = {name: large if role.endswith("x") else kept for name, role in self.arrays.items()}
+        (*reads, write), options = self.arrays, options_of(self.formula, op)
+        mark = "".join(f"_{name}" for name, value in options.items() if value is True)
+        mark += "_columns" if i == "r" else ""
+        loop = RowLoop(
+            self.formula, "".join(reads), write, places, rows, ("count",), numbers=options, mark=mark
+        )
+        build.known(rows=loop)
 
 
 def _reduced(op: Op) -> tuple[int, int]:
@@ -141,17 +158,14 @@ class _Spread(Reduction):
         return leading_extents(tensors[op["dx"]].shape)
 
 
-def _summed(op: Op, x: Array, count: int) -> Array:
-    total: Array = x.sum(axis=1, dtype=np.float64) * (1 / op.attributes["divisor"])
-    return total
-
-
-def _repeated(op: Op, dy: Array, count: int) -> Array:
-    return np.repeat(dy * dy.dtype.type(1 / op.attributes["divisor"]), count, axis=1)
-
-
-_FORWARD = _Sum(lambda op: "reduce_mean_fw", {"X": "x", "Y": "y"}, _summed)
-_BACKWARD = _Spread(lambda op: "reduce_mean_bw", {"X": "dy", "Y": "dx"}, _repeated)
+_FORWARD = _Sum(
+    lambda op: "reduce_mean_fw",
+    {"X": "x", "Y": "y"},
+    lambda x, divisor: x.sum(axis=1, keepdims=True, dtype=np.float64) * (1 / divisor),
+)
+_BACKWARD = _Spread(
+    lambda op: "reduce_mean_bw", {"X": "dy", "Y": "dx"}, lambda dy, divisor: dy * (1 / divisor)
+)
 
 MEAN = LayerPrimitive(
     name="reduce_mean",

@@ -70,16 +70,9 @@ class CellLoop(Struct, frozen=True):
 
     def run(self, build: TileBuilder, pieces: Pieces) -> None:
         """The call of a tile."""
-        loop = self.loop
         arrays = {array: pieces[name] for array, name in self.pieces.items()}
-        units = next(piece.shape[0] for array, piece in arrays.items() if array not in loop.parts)
-
-        def function(*given: Array) -> tuple[Array, ...]:
-            return tuple(loop.compute(dict(zip(loop.reads, given, strict=True))).values())
-
-        reads, writes = ([arrays[array] for array in side] for side in (loop.reads, loop.writes))
-        build.run(self.nest, arrays, reads, writes, function, elements=units)
-        build.known(rows=loop)
+        units = next(piece.shape[0] for array, piece in arrays.items() if array not in self.loop.parts)
+        build.loop(self.nest, arrays, self.loop, elements=units)
 
     def whole(self, values: Mapping[str, Any]) -> dict[str, Array]:
         """The same of a batch [n, units], by names of pieces: the untiled reference."""
