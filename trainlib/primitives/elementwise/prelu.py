@@ -174,9 +174,9 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step.of("FW", "x w -> y", _forward, _Elementwise("prelu_fw", "x", "y")),
-        Step.of("WG", "x dy -> dw", _weights, _SlopeGradient()),
-        Step.of("IG", "x w dy -> dx", _backward, _Elementwise("prelu_bw", "dy", "dx")),
+        Step.of("FW", "x w -> y", _forward, _Elementwise("prelu_fw", "x", "y"), formula=True),
+        Step.of("WG", "x dy -> dw", _weights, _SlopeGradient(), formula=True),
+        Step.of("IG", "x w dy -> dx", _backward, _Elementwise("prelu_bw", "dy", "dx"), formula=True),
     ),
     examples=(
         Example(inputs=((7,),)),
