@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
-from types import FrameType
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -14,9 +12,9 @@ from configs.values import replace
 from pulptrain.running.number_check import NumberCheck
 from shared.oracle_formulas import cells, elementwise, losses, norms, optimizers, rows
 from shared.primitive_harness import CODEGEN, all_cases, build, cases_of, run_op
+from tools.pages.mathematics import TWELVE, computing, formulas_of, truth_of, written_apart
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.steps import KernelChoice
-from trainlib.primitives.derivative import constant
 from trainlib.primitives.formulas import wide
 from trainlib.primitives.recurrent import gru, lstm, rnn
 from trainlib.references.reference import evaluate
@@ -73,47 +71,6 @@ def test_a_cell_and_the_same_in_other_words(name: str, module) -> None:
             np.testing.assert_allclose(ours[role], truth[role], rtol=1e-12, atol=1e-13, err_msg=role)
 
 
-AROUND = (
-    "primitives/lowering/",
-    "primitives/definition.py",
-    "primitives/formulas.py",
-    "primitives/derivative.py",
-)
-"""Where no formula of a primitive is."""
-
-MOVED = ("_aligned",)
-"""What gives an array another shape and computes nothing."""
-
-
-def computing(evaluate: Callable[[], object]) -> set[tuple[str, int]]:
-    """Functions of primitives that have seen floats meanwhile, by file and line."""
-    found = set()
-
-    def look(frame: FrameType, event: str, argument: object) -> None:
-        code = frame.f_code
-        if event != "call" or "trainlib/primitives/" not in code.co_filename or code.co_name in MOVED:
-            return
-        if any(part in code.co_filename for part in AROUND):
-            return
-        given = [
-            item
-            for value in frame.f_locals.values()
-            for item in (value if isinstance(value, tuple) else [value])
-        ]
-        if any(
-            isinstance(constant(item), np.ndarray | np.floating) and constant(item).dtype.kind == "f"
-            for item in given
-        ):
-            found.add((code.co_filename, code.co_firstlineno))
-
-    sys.setprofile(look)
-    try:
-        evaluate()
-    finally:
-        sys.setprofile(None)
-    return found
-
-
 @pytest.mark.parametrize("name", PRIMITIVES)
 def test_the_line_of_numbers_says_so_where_a_reference_is_the_formula_of_its_tiles(name: str) -> None:
     """Found by what both execute; a gradient whose reference is derived from y says it, too."""
@@ -138,3 +95,22 @@ def shares(op: Op, graph: TrainingGraph, known: Mapping[str, np.ndarray]) -> boo
     whole = {**lowering.extents(op, graph.tensors), **lowering.reductions(op, graph.tensors)}
     by_reference = computing(lambda: step_of(op).reference(op, read))
     return not by_reference.isdisjoint(computing(lambda: run_op(op, graph.tensors, known, whole, choice)))
+
+
+WRITTEN = {
+    "max_pool2d": ("pooling/max_pool2d.py",),
+    "conv2d": ("contractions/conv2d_reference.py",),
+    "gru": ("recurrent/recurrent_reference.py",),
+    "lstm": ("recurrent/recurrent_reference.py",),
+}
+"""References that are no formula: a window with ties, a contraction, the products and the walk over time."""
+
+
+@pytest.mark.needs_torch
+@pytest.mark.parametrize("name", TWELVE)
+def test_the_mathematics_of_an_operator_is_in_one_place_of_the_description_and_one_of_truth(
+    name: str,
+) -> None:
+    assert len(formulas_of(name)) == (name not in ("max_pool2d", "conv2d"))
+    assert written_apart(name) == WRITTEN.get(name, ())
+    assert len(truth_of(name)) == 1
