@@ -59,9 +59,6 @@ Of a million elements some gains seem a hundred times too small by chance; many 
 """
 
 WITH_TORCH = "PyTorch"
-UNTILED = "untiled NumPy ({})"
-FORMULAS_NOT = ": tiling checked, formulas not"
-"""Where the reference of an op is the formula of its tiles, and nothing else says what it should be."""
 
 
 class NumberCheck:
@@ -239,7 +236,7 @@ def _truth_of(given: Given | None, programs: Iterable[TrainingGraph]) -> str:
     if not why:
         return WITH_TORCH
     shared = any(step_of(op).formula for program in programs for op in program.ops)
-    return UNTILED.format(why + FORMULAS_NOT * shared)
+    return f"untiled NumPy ({why}{': tiling checked, formulas not' if shared else ''})"
 
 
 def _without_torch(given: Given | None) -> str:

@@ -124,12 +124,11 @@ class Step(Struct, frozen=True):
         reference: Reference,
         lowering: StepLowering,
         variants: Mapping[str, Variant] = MappingProxyType({}),
-        *,
         formula: bool = False,
     ) -> Self:
         """The step that reads and writes what `moves` says: ``x w b? -> y``."""
         reads, writes = (tuple(side.split()) for side in moves.split("->"))
-        return cls(name, reads, writes, reference, lowering, variants, formula=formula)
+        return cls(name, reads, writes, reference, lowering, variants, (), formula)
 
     def offered(self, attributes: Mapping[str, Any]) -> tuple[str, ...]:
         """The variants that can do an op with these attributes."""

@@ -138,18 +138,9 @@ def elementwise(
         if one.of_mask is not None:
             others.append(replace(one, **_DX_OF_MASK))
             steps[0] = replace(steps[0], others=(_with_mask(one, one.of_mask, keys, takes_over),))
-        read_otherwise = tuple(_backward_step(item, keys, takes_over) for item in others)
-        steps.append(
-            Step(
-                "IG",
-                tuple(read),
-                writes,
-                reference,
-                lowered(_backward(by_form, keys)),
-                others=read_otherwise,
-                formula=True,
-            )
-        )
+        more = tuple(_backward_step(item, keys, takes_over) for item in others)
+        loops = lowered(_backward(by_form, keys))
+        steps.append(Step("IG", tuple(read), writes, reference, loops, others=more, formula=True))
 
     published_steps: tuple[Step, ...] = ()
     if published is not None:
