@@ -10,6 +10,7 @@ from __future__ import annotations
 import pytest
 
 from alarm import graph_defects, random_models
+from alarm.formula_defects import FORMULA_DEFECTS, LISTED, exchanged
 from alarm.graph_defects import GRAPH_DEFECTS
 from alarm.registry import DEFECTS
 from alarm.trial import CASES, DTYPES, NOT_HERE, REFUSED, SURVIVED, tried
@@ -57,13 +58,40 @@ def test_in_8_bits_a_small_model_is_watched_as_well(dtype: str) -> None:
 @pytest.mark.parametrize("name", list(GRAPH_DEFECTS)[::10])
 def test_a_graph_that_is_not_the_model_s_is_refused(name: str) -> None:
     """A tenth of them; machine and references agree, so that only the model itself can tell."""
-    verdict, why = graph_defects.tried(name)
+    verdict, why = graph_defects.tried(GRAPH_DEFECTS[name])
     assert verdict == REFUSED, why
+
+
+@pytest.mark.needs_torch
+@pytest.mark.parametrize("name", list(FORMULA_DEFECTS)[::13])
+def test_a_wrong_formula_is_refused(name: str) -> None:
+    """Of 44; tiles agree with their references, so that only PyTorch can tell."""
+    verdict, why = graph_defects.tried(FORMULA_DEFECTS[name])
+    assert verdict == REFUSED, why
+
+
+def test_without_pytorch_a_wrong_formula_is_not_seen_and_the_line_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pulptrain.running.number_check.torch_available", lambda: False)
+    verdict, said = graph_defects.tried(FORMULA_DEFECTS["layer norm: sign in dx"])
+    assert (verdict, said) == (
+        SURVIVED,
+        "untiled NumPy (PyTorch is not installed: tiling checked, formulas not)",
+    )
+
+
+def test_a_formula_of_another_wording_is_no_defect_but_an_error() -> None:
+    for what, module, right, wrong, _ in LISTED:
+        assert exchanged(module, right, wrong), what
+    with pytest.raises(ValueError, match=r"norm_formulas\.py has 0 times: variance of something"):
+        exchanged("norms.norm_formulas", "variance of something", "")
 
 
 def test_there_are_as_many_defects_as_asked_for() -> None:
     assert len(DEFECTS) >= 80
     assert len(GRAPH_DEFECTS) >= 12 + 15
+    assert len(FORMULA_DEFECTS) >= 30
 
 
 @pytest.mark.parametrize("seed", range(1000, 1004))

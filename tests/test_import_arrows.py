@@ -9,6 +9,7 @@ from collections import Counter
 import networkx
 import pytest
 
+from shared.paths import ROOT
 from tools.rooms import (
     ALLOWED,
     PICTURE,
@@ -83,6 +84,23 @@ def test_modules_import_each_other_in_no_circle() -> None:
 def test_a_circle_is_seen() -> None:
     graph = networkx.DiGraph([("a", "b"), ("b", "c"), ("c", "a"), ("c", "d")])
     assert circles(graph) == [["a", "b", "c"]]
+
+
+def test_a_second_description_imports_nothing_of_the_first() -> None:
+    """By whatever way: `truth` and what it imports, and the oracles of formulas, but for names of types."""
+    imports = networkx.DiGraph(
+        (name, module_of(other))
+        for name, path in modules().items()
+        for other in imported_names(path.read_text())
+    )
+    of_truth = {name for name in imports if name.startswith("truth.")}
+    reached = of_truth.union(*(networkx.descendants(imports, name) for name in of_truth))
+    assert {name.split(".")[0] for name in reached if name in modules()} == {"truth", "configs"}
+    oracles = sorted((ROOT / "tests" / "shared" / "oracle_formulas").glob("*.py"))
+    assert len(oracles) == 7
+    for path in oracles:
+        names = imported_names(path.read_text(), for_types=False)
+        assert {name for name in names if name.split(".")[0] in ALLOWED} == set(), path.name
 
 
 def test_no_folder_is_too_long_to_be_read() -> None:

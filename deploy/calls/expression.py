@@ -80,6 +80,8 @@ _ELEMENTARY: dict[np.ufunc, str] = {
     np.log1p: "log1pf",
     np.sin: "sinf",
     np.cos: "cosf",
+    np.sinh: "sinhf",
+    np.cosh: "coshf",
     np.tanh: "tanhf",
     np.logaddexp: "pt_logaddexp",
     np.power: "powf",

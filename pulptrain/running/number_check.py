@@ -46,6 +46,7 @@ from trainlib.references.verdicts import (
     leans,
     together,
 )
+from trainlib.registry import step_of
 from truth.given import DisagreementError, Given, torch_available
 
 FOLLOWED = 3
@@ -58,9 +59,6 @@ Of a million elements some gains seem a hundred times too small by chance; many 
 """
 
 WITH_TORCH = "PyTorch"
-WITHOUT_TORCH = "untiled NumPy (PyTorch is not installed: tiling checked, formulas not)"
-WITHOUT_AUTOGRAD = "untiled NumPy (the backward pass of a training graph: tiling checked, formulas not)"
-WITHOUT_ENTRY = "untiled NumPy (the PyTorch reference has no {}: tiling checked, formulas not)"
 
 
 class NumberCheck:
@@ -79,7 +77,7 @@ class NumberCheck:
         iterations: int = FOLLOWED,
         given: Given | None = None,
     ) -> None:
-        self.truth = _truth_of(given)
+        self.truth = _truth_of(given, programs)
         """What is asked."""
         self.given = given
         self.output_shapes: tuple[tuple[int, ...], ...] = ()
@@ -233,15 +231,24 @@ def _unaccounted(
             yield others, "reported a tensor that it does not write"
 
 
-def _truth_of(given: Given | None) -> str:
+def _truth_of(given: Given | None, programs: Iterable[TrainingGraph]) -> str:
+    why = _without_torch(given)
+    if not why:
+        return WITH_TORCH
+    shared = any(step_of(op).formula for program in programs for op in program.ops)
+    return f"untiled NumPy ({why}{': tiling checked, formulas not' if shared else ''})"
+
+
+def _without_torch(given: Given | None) -> str:
+    """Why PyTorch is not asked, if there is a reason."""
     if given is None:
-        return WITHOUT_AUTOGRAD
+        return "the backward pass of a training graph"
     if not torch_available():
-        return WITHOUT_TORCH
+        return "PyTorch is not installed"
     from truth.network import unknown
 
     missing = unknown(given)
-    return WITHOUT_ENTRY.format(" and no ".join(missing)) if missing else WITH_TORCH
+    return f"the PyTorch reference has no {' and no '.join(missing)}" if missing else ""
 
 
 class Follower:

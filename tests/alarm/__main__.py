@@ -10,11 +10,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 
-from alarm.graph_defects import GRAPH_DEFECTS, all_graph_defects
+from alarm.formula_defects import FORMULA_DEFECTS
+from alarm.graph_defects import GRAPH_DEFECTS, GraphDefect, tried
 from alarm.late import DRAWN, ITERATIONS, SURE, refused, seeds_that_draw
 from alarm.random_models import all_of
 from alarm.registry import DEFECTS
@@ -62,13 +63,12 @@ def _score(names: list[str], models: list[str], dtypes: list[str], workers: int)
     return not survivors
 
 
-def _graph_score() -> bool:
-    """Print how many defects between model and graph were refused; whether none survived."""
-    survivors = [line for line in all_graph_defects() if line[1] == SURVIVED]
-    print(
-        f"model to graph: {len(GRAPH_DEFECTS) - len(survivors)} of {len(GRAPH_DEFECTS)} refused, 1 iteration"
-    )
-    print("\n".join(f"survived: {name}: {why}" for name, _, why in survivors) or "no survivor")
+def _torch_score(where: str, defects: Mapping[str, GraphDefect]) -> bool:
+    """Print how many defects that only PyTorch can tell were refused, and why; whether none survived."""
+    found = {name: tried(defect) for name, defect in defects.items()}
+    survivors = [name for name, (verdict, _) in found.items() if verdict == SURVIVED]
+    print(f"{where}: {len(defects) - len(survivors)} of {len(defects)} refused")
+    print("\n".join(f"{verdict}: {name}: {why}" for name, (verdict, why) in found.items()))
     return not survivors
 
 
@@ -99,7 +99,9 @@ def _false_alarms(jobs: dict[str, Callable[[], list[Line]]], workers: int) -> bo
 def main() -> int:
     """Print the scores; exit code 1 for a survivor or a false alarm."""
     parser = argparse.ArgumentParser(prog="python -m alarm", description=__doc__)
-    parser.add_argument("--parts", nargs="*", default=["defects", "graph", "late", "zoo", "random"])
+    parser.add_argument(
+        "--parts", nargs="*", default=["defects", "graph", "formulas", "late", "zoo", "random"]
+    )
     parser.add_argument("--only", nargs="*", default=[""], help="defects with one of these in their names")
     parser.add_argument("--models", nargs="*", default=[case.model for case in CASES])
     parser.add_argument("--zoo", nargs="*", default=list(list_names("models")))
@@ -113,7 +115,9 @@ def main() -> int:
         names = [name for name in DEFECTS if any(word in name for word in given.only)]
         fine &= _score(names, given.models, given.dtypes, given.workers)
     if "graph" in given.parts:
-        fine &= _graph_score()
+        fine &= _torch_score("model to graph", GRAPH_DEFECTS)
+    if "formulas" in given.parts:
+        fine &= _torch_score("formulas", FORMULA_DEFECTS)
     if "late" in given.parts:
         fine &= _late_score()
     if "zoo" in given.parts:

@@ -160,6 +160,16 @@ for name in ("softsign", "signum", "sinh"):
     print(name in json.dumps(model()))
 """
 
+WRITTEN_DOWN = """
+from pulptrain.__main__ import run
+from tools.pages import primitives
+
+assert run(["deploy", "net.yaml", "--out", "project"]) == 0
+for name, block in primitives.PAGE.blocks.items():
+    if name in ("layers", "optimizers"):
+        print(block())
+"""
+
 
 def with_blocks(folder: Path, *blocks: tuple[str, str]) -> Path:
     """A copy of the rooms with blocks of the page in their places; as bytecode too, which is still right."""
@@ -180,23 +190,52 @@ ROOMS = (
 )
 
 
-def carried_out(folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", CARRIED_OUT], cwd=folder, capture_output=True, text=True, check=False
-    )
-
-
-@pytest.mark.needs_onnx
-@pytest.mark.needs_torch
-def test_the_page_carried_out_is_shown_listed_read_and_written(tmp_path: Path) -> None:
-    blocks = [(kind, name) for kind, name in BLOCKS if kind in PLACES]
-    folder = with_blocks(tmp_path, *blocks)
+def page_applied(folder: Path) -> Path:
+    """A copy with all blocks of the page."""
+    with_blocks(folder, *((kind, name) for kind, name in BLOCKS if kind in PLACES))
     reader = folder / "importers/onnx/elements.py"
     assert reader.read_text().count(HANDLER.strip()) == 1
     reader.write_text(reader.read_text().replace(HANDLER.strip(), ""))
     for name in KERNELS:
         (folder / "configs/kernels/clang-xpulp" / f"{name}.yaml").write_text(BLOCKS["kernel", name])
-    made = carried_out(folder)
+    for name, text in ((name, text) for (kind, name), text in BLOCKS.items() if kind.startswith("truth_")):
+        room = "steps" if ("truth_steps", name) in BLOCKS else "layers"
+        with (folder / "truth" / f"{room}.py").open("a") as file:
+            file.write(f"\n\n{text}")
+    return folder
+
+
+def carried_out(folder: Path, what: str = CARRIED_OUT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", what], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.slow
+def test_the_page_carried_out_is_listed_and_exported_and_its_c_computes_the_same(tmp_path: Path) -> None:
+    """Formulas of the page as C, compiled for the host with sanitizers, and the same numbers there."""
+    folder = page_applied(tmp_path)
+    for room in ("tests", "docs"):
+        (folder / room).symlink_to(ROOT / room)
+    act = "  - {name: act, type: softsign}\n"
+    model = BLOCKS["model", "softsign-net"]
+    assert act in model
+    (folder / "net.yaml").write_text(model.replace(act, f"{act}  - {{name: other, type: sinh}}\n"))
+    made = carried_out(folder, WRITTEN_DOWN)
+    assert made.returncode == 0, made.stderr
+    assert all(f"| `{name}` |" in made.stdout for name in ("softsign", "sinh", "signum"))
+    if shutil.which("gcc") is None:
+        pytest.skip("needs gcc")
+    check = subprocess.run(
+        ["make", "check"], cwd=folder / "project", capture_output=True, text=True, check=False
+    )
+    assert check.returncode == 0, check.stdout + check.stderr
+
+
+@pytest.mark.needs_onnx
+@pytest.mark.needs_torch
+def test_the_page_carried_out_is_shown_listed_read_and_written(tmp_path: Path) -> None:
+    made = carried_out(page_applied(tmp_path))
     assert made.returncode == 0, made.stderr
     lines = made.stdout.split("\n")
     assert lines[:3] == ["sinh", "Sinh Softsign", "sinh softsign"]

@@ -40,6 +40,7 @@ def all_pages() -> dict[str, Page]:
         getting_started,
         glossary,
         json_keys,
+        mathematics,
         measured_logs,
         model_file,
         models_of_others,
@@ -69,6 +70,7 @@ def all_pages() -> dict[str, Page]:
         *(readme, getting_started, socs, primitives, buffering, error_bars, evidence, sixteen_bit),
         *(speechnet, traindeeploy, paper, time_model, timing_defects, rtl_profile, onnx, pytorch, pictures),
         *(model_file, soc_file, search_files, tuning, tuned, formats, json_keys, glossary, python_api),
+        mathematics,
         *(barvinn, barvinn_machine, why_slow, what_if, measured_logs, deploy, deployed_kernels, energy, fit),
         models_of_others,
     )

@@ -57,7 +57,7 @@ def _row(primitive: Primitive, base: type[Any]) -> tuple[str, ...]:
         _dtypes(primitive, examples),
         _options(primitive, base),
         variants_text(primitive),
-        _kernels(primitive, examples),
+        kernels_of(primitive, examples),
         _tests(primitive, len(examples)),
     )
 
@@ -87,7 +87,7 @@ def _value(default: object) -> str:
     return str(default).lower() if isinstance(default, bool) else str(default)
 
 
-def _kernels(primitive: Primitive, examples: Sequence[Example]) -> str:
+def kernels_of(primitive: Primitive, examples: Sequence[Example]) -> str:
     """Kernels of the whole step of every example; matmuls by their defaults."""
     matmuls: dict[str, None] = {}
     loops: dict[str, None] = {}

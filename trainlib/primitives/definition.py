@@ -100,7 +100,8 @@ class Step(Struct, frozen=True):
 
     The order of a layer's steps is their order in the graph. A forward pass of several steps calls them FW_
     and a word, and the last of them writes the outputs. A step may write a saved role of the plan for a later
-    one (the gradient before an activation, say). `reference` shares no code with `lowering`. `variants` are
+    one (the gradient before an activation, say). `reference` shares no code with `lowering`, unless it is the
+    `formula` of its tiles on whole tensors: then only `truth` can say whether it is right. `variants` are
     further lowerings by name, which a user or the tuner may choose (`trainlib.training.variants`). `others`
     have the same results from other tensors, or leave a mask for them beside the results:
     `trainlib.training.backward_reads` decides between them.
@@ -113,6 +114,7 @@ class Step(Struct, frozen=True):
     lowering: StepLowering
     variants: Mapping[str, Variant] = {}
     others: tuple[Step, ...] = ()
+    formula: bool = False
 
     @classmethod
     def of(
@@ -122,10 +124,11 @@ class Step(Struct, frozen=True):
         reference: Reference,
         lowering: StepLowering,
         variants: Mapping[str, Variant] = MappingProxyType({}),
+        formula: bool = False,
     ) -> Self:
         """The step that reads and writes what `moves` says: ``x w b? -> y``."""
         reads, writes = (tuple(side.split()) for side in moves.split("->"))
-        return cls(name, reads, writes, reference, lowering, variants)
+        return cls(name, reads, writes, reference, lowering, variants, (), formula)
 
     def offered(self, attributes: Mapping[str, Any]) -> tuple[str, ...]:
         """The variants that can do an op with these attributes."""

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from trainlib.ir.steps import Array
-from trainlib.primitives.definition import Values
+if TYPE_CHECKING:
+    from trainlib.ir.steps import Array
+    from trainlib.primitives.definition import Values
 
 
 def _sigmoid(x: Array) -> Array:

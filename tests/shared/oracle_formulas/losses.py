@@ -4,43 +4,60 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainlib.ir.graph import Op
-from trainlib.ir.steps import Array
-from trainlib.primitives.definition import Values
-from trainlib.primitives.derivative import constant, derivative, elementary
-from trainlib.primitives.formulas import Formula, arguments, parameters
-from trainlib.primitives.losses.labels import counted
-from trainlib.primitives.losses.likelihood import LEAST_LOG, LEAST_VARIANCE, per_channel
-from trainlib.primitives.losses.margins import LEAST_SQUARE
+from shared.oracle_formulas import Formula, Oracles, called
 
-Truth = Callable[[Op, Values], tuple[Any, Any, float]]
+if TYPE_CHECKING:
+    from trainlib.ir.graph import Op
+    from trainlib.ir.steps import Array
+    from trainlib.primitives.definition import Values
+
+LEAST_LOG, LEAST_VARIANCE, LEAST_SQUARE = -100.0, 1e-12, 1e-12
+"""Bounds of torch.nn, in BCELoss and CosineEmbeddingLoss."""
+
+Truth = Callable[..., tuple[Any, Any, float]]
 """Terms of a loss, their slopes by y, and what a mean of them divides by."""
 
 
-def derived(terms: Formula) -> Truth:
-    """The truth of a loss whose terms are one per element: these, and what they are derived to."""
-    names = parameters(terms)
-
-    def truth(op: Op, values: Values) -> tuple[Any, Any, float]:
-        given = arguments(names, op, values)
-        return terms(**given), derivative(terms, given, "y"), float(given["y"].size)
-
-    return truth
+def each(terms: Formula, slopes: Formula) -> Truth:
+    """The truth of a loss with a term for every element."""
+    return lambda op, values: (
+        called(terms, op, values),
+        called(slopes, op, values),
+        float(values["y"].size),
+    )
 
 
-def _berhu_reference(y: Array, label: Array, alpha: float) -> Any:
+def per_channel(option: Any, y: Any) -> Any:
+    """An option of a number for each channel beside y."""
+    return np.reshape(option, (1, -1, *(1,) * (y.ndim - 2))) if isinstance(option, list) else option
+
+
+def _counted(label: Array, ignored: int | None) -> Array:
+    return np.ones(label.shape, bool) if ignored is None else ~np.equal(label, ignored)
+
+
+def _berhu(y: Array, label: Array, alpha: float) -> Any:
     size = np.abs(y - label)
-    limit = alpha * np.max(constant(size))
+    limit = alpha * np.max(size)
     return np.where(size <= limit, size, (size * size + limit * limit) / (2 * limit))
 
 
-def _huber_reference(y: Any, label: Array, delta: float) -> Any:
+def _berhu_slopes(y: Array, label: Array, alpha: float) -> Any:
+    size = np.abs(y - label)
+    return np.sign(y - label) * np.maximum(size / (alpha * np.max(size)), 1)
+
+
+def _huber(y: Any, label: Array, delta: float) -> Any:
     size = np.abs(y - label)
     return np.where(size <= delta, size * size * 0.5, delta * size - delta * delta / 2)
+
+
+def _huber_slopes(y: Any, label: Array, delta: float) -> Any:
+    return np.maximum(np.minimum(y - label, delta), -delta)
 
 
 def _bce_truth(op: Op, values: Values) -> tuple[Any, Any, float]:
@@ -48,27 +65,36 @@ def _bce_truth(op: Op, values: Values) -> tuple[Any, Any, float]:
     y, label = np.clip(values["y"], 0, 1), values["label"]
     weights = per_channel(op.attributes["element_weights"], y)
     positive, negative = (-np.log(np.clip(share, np.exp(LEAST_LOG), None)) for share in (y, 1 - y))
-    each = weights * (label * positive + (1 - label) * negative)
+    terms = weights * (label * positive + (1 - label) * negative)
     slope = weights * (y - label) / np.clip(y - np.square(y), LEAST_VARIANCE, None)
-    return each, slope, float(y.size)
+    return terms, slope, float(y.size)
 
 
-_softplus = elementary(lambda x: 0.5 * (1 + np.tanh(x / 2)))(lambda x: np.logaddexp(0, x))
+def _logistic(x: Any) -> Any:
+    return 0.5 * (1 + np.tanh(x / 2))
 
 
-def _logits_reference(y: Any, label: Array, pos_weight: Any, element_weights: Any) -> Any:
+def _logits(y: Any, label: Array, pos_weight: Any, element_weights: Any) -> Any:
     """The two classes' terms, each with its probability's logarithm."""
-    came, did_not = per_channel(pos_weight, label) * label * _softplus(-y), (1 - label) * _softplus(y)
+    came, did_not = (
+        per_channel(pos_weight, label) * label * np.logaddexp(0, -y),
+        (1 - label) * np.logaddexp(0, y),
+    )
     return (came + did_not) * per_channel(element_weights, label)
 
 
-def _kl_reference(y: Any, label: Array, log_target: bool) -> Any:
+def _logits_slopes(y: Any, label: Array, pos_weight: Any, element_weights: Any) -> Any:
+    came = per_channel(pos_weight, label) * label * _logistic(-y)
+    return ((1 - label) * _logistic(y) - came) * per_channel(element_weights, label)
+
+
+def _kl(y: Any, label: Array, log_target: bool) -> Any:
     share = np.exp(label) if log_target else label
     entropy = np.sum(share * np.log(share, out=np.zeros(share.shape), where=share > 0))
     return entropy / share.size - y * share  # the entropy of the targets, shared out: the sum is the same
 
 
-def _poisson_reference(y: Any, label: Array, log_input: bool, full: bool, eps: float) -> Any:
+def _poisson(y: Any, label: Array, log_input: bool, full: bool, eps: float) -> Any:
     log_rate = y if log_input else np.log(y + eps)
     rate = np.exp(y) if log_input else y
     above = np.maximum(label, 1)
@@ -76,15 +102,13 @@ def _poisson_reference(y: Any, label: Array, log_input: bool, full: bool, eps: f
     return rate - log_rate * label + np.where(label > 1, stirling if full else 0.0, 0.0)
 
 
-_log_sigmoid = elementary(lambda x: 0.5 * (1 - np.tanh(x / 2)))(
-    lambda x: np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x)))
-)
+def _poisson_slopes(y: Any, label: Array, log_input: bool, eps: float) -> Any:
+    return np.exp(y) - label if log_input else 1 - label / (y + eps)
 
 
 def _multi_margin_truth(op: Op, values: Values) -> tuple[Any, Any, float]:
     """Pair by pair of the label's class and another: each pushes both."""
     y, options = values["y"], op.attributes
-    counted(values["label"], y.shape[1], op.name)
     total, slopes = 0.0, np.zeros(y.shape)
     for sample, label in enumerate(values["label"]):
         share = (options["class_weights"] or [1.0] * y.shape[1])[label] / y.shape[1]
@@ -114,7 +138,7 @@ def marked(op: Op, values: Values) -> tuple[Array, Array]:
     The truth's own way to a label: by comparing, not by an index.
     """
     y, label = values["y"], values["label"]
-    counts = counted(label, y.shape[1], op.name, op.attributes["ignore_index"])
+    counts = _counted(label, op.attributes["ignore_index"])
     classes = np.arange(y.shape[1]).reshape(-1, *(1,) * (y.ndim - 2))
     marks = (np.expand_dims(label, 1) == classes) & np.expand_dims(counts, 1)
     weights = np.asarray(op.attributes["class_weights"] or np.ones(y.shape[1])).reshape(classes.shape)
@@ -145,21 +169,28 @@ def _nll_truth(op: Op, values: Values) -> tuple[Any, Any, float]:
 
 
 _TRUTHS: Mapping[str, Truth] = {
-    "mse": derived(lambda y, label: (y - label) ** 2),
-    "l1": derived(lambda y, label: np.abs(label - y)),
-    "berhu": derived(_berhu_reference),
-    "huber": derived(_huber_reference),
-    "smooth_l1": derived(lambda y, label, beta: _huber_reference(y, label, beta) * (1 / beta)),
-    "output": derived(lambda y: 1 * y),
-    "bce": _bce_truth,
-    "bce_with_logits": derived(_logits_reference),
-    "kl_div": derived(_kl_reference),
-    "poisson_nll": derived(_poisson_reference),
-    "nll": _nll_truth,
-    "hinge_embedding": derived(
-        lambda y, label, margin: (label > 0) * y - (label < 0) * np.minimum(0, y - margin)
+    "mse": each(lambda y, label: (y - label) ** 2, lambda y, label: (y - label) + (y - label)),
+    "l1": each(lambda y, label: np.abs(label - y), lambda y, label: np.where(y > label, 1.0, -1.0)),
+    "berhu": each(_berhu, _berhu_slopes),
+    "huber": each(_huber, _huber_slopes),
+    "smooth_l1": each(
+        lambda y, label, beta: _huber(y, label, beta) * (1 / beta),
+        lambda y, label, beta: _huber_slopes(y, label, beta) * (1 / beta),
     ),
-    "soft_margin": derived(lambda y, label: -_log_sigmoid(y * label)),
+    "output": each(lambda y: 1 * y, lambda y: 1 + 0 * y),
+    "bce": _bce_truth,
+    "bce_with_logits": each(_logits, _logits_slopes),
+    "kl_div": each(_kl, lambda label, log_target: -(np.exp(label) if log_target else label)),
+    "poisson_nll": each(_poisson, _poisson_slopes),
+    "nll": _nll_truth,
+    "hinge_embedding": each(
+        lambda y, label, margin: (label > 0) * y - (label < 0) * np.minimum(0, y - margin),
+        lambda y, label, margin: 1.0 * (label > 0) - (label < 0) * (y < margin),
+    ),
+    "soft_margin": each(
+        lambda y, label: np.log1p(np.exp(-np.abs(y * label))) - np.minimum(y * label, 0),
+        lambda y, label: -label * _logistic(-y * label),
+    ),
     "multi_margin": _multi_margin_truth,
     "cosine": _cosine_truth,
     "cross_entropy": _truth,
@@ -168,18 +199,15 @@ _TRUTHS: Mapping[str, Truth] = {
 
 def _loss(truth: Truth) -> Callable[[Op, Values], Values]:
     def evaluated(op: Op, values: Values) -> Values:
-        each, slope, number = truth(op, values)
+        terms, slope, number = truth(op, values)
         parts = {"mean": number, "batchmean": len(values["y"]), "sum": 1}
         share = op.attributes["weight"] / parts[op.attributes["reduction"]]
         return {
-            "loss": np.array([share * np.sum(each)]),
+            "loss": np.array([share * np.sum(terms)]),
             "dy": np.broadcast_to(np.asarray(slope) * share, values["y"].shape),
         }
 
     return evaluated
 
 
-ORACLES: Mapping[tuple[str, str], Callable[[Op, Values], Values]] = {
-    (name, "LOSS"): _loss(truth) for name, truth in _TRUTHS.items()
-}
-"""By primitive and step: results by role from arrays by role."""
+ORACLES: Oracles = {(name, "LOSS"): _loss(truth) for name, truth in _TRUTHS.items()}

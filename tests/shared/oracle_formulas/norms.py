@@ -5,14 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainlib.ir.graph import Op
-from trainlib.ir.steps import Array
-from trainlib.primitives.definition import Shape, Values
-from trainlib.primitives.norms.norm import BIASED
+from shared.oracle_formulas import Oracles
+
+if TYPE_CHECKING:
+    from trainlib.ir.graph import Op
+    from trainlib.ir.steps import Array
+    from trainlib.primitives.definition import Shape, Values
 
 _RUNNING = ("running_mean", "running_var")
 
@@ -91,7 +93,7 @@ def _running_updated(op: Op, values: Values, mean: Array, variance: Array, count
     """The running statistics afterwards, those of this batch being over `count` elements."""
     if op.attributes.get("inference"):
         return {f"{role}_updated": values[role] for role in _RUNNING}
-    unbiased = variance * count / (count if BIASED in op.attributes else count - 1)
+    unbiased = variance * count / (count if "running_biased" in op.attributes else count - 1)
     share = op.attributes["momentum"]
     return {
         f"{role}_updated": (1 - share) * values[role]
@@ -232,7 +234,7 @@ _STEPS: Mapping[str, Callable[[Op, Values], Values]] = {
     "IG_SCALE": scaled_gradient,
 }
 
-ORACLES: Mapping[tuple[str, str], Callable[[Op, Values], Values]] = {
+ORACLES: Oracles = {
     **{
         (name, step): formula
         for name in ("batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm")
@@ -240,4 +242,3 @@ ORACLES: Mapping[tuple[str, str], Callable[[Op, Values], Values]] = {
     },
     ("batch_norm", "WG"): weight_gradient_and_means,
 }
-"""By primitive and step: results by role from arrays by role."""

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainlib.ir.graph import Op
-from trainlib.primitives.definition import Values
-from trainlib.primitives.formulas import Formula, assigned
-from trainlib.primitives.optimizers.table import RECTIFIED_FROM
+from shared.oracle_formulas import Formula, Oracles, called
+
+if TYPE_CHECKING:
+    from trainlib.ir.graph import Op
+    from trainlib.primitives.definition import Values
 
 
 def _adam(decoupled: bool) -> Mapping[str, Formula]:
@@ -114,7 +116,7 @@ _FORMULAS: Mapping[str, Mapping[str, Formula]] = {
                 (1 - beta2 ** int(t[0])) ** 0.5
                 / (v**0.5 + eps)
                 * ((1 - 4 / length) * (length - 2) / (limit - 2) / (1 - 4 / limit)) ** 0.5
-                if length > RECTIFIED_FROM
+                if length > 5  # as in PyTorch; the paper has 4
                 else 1
             )
         ),
@@ -152,10 +154,10 @@ _FORMULAS: Mapping[str, Mapping[str, Formula]] = {
 
 
 def _updated(formulas: Mapping[str, Formula]) -> Callable[[Op, Values], Values]:
-    compute = assigned({"dw": lambda dw, maximize=False: -dw if maximize else dw, **formulas})
-
     def updated(op: Op, values: Values) -> Values:
-        computed = compute(op, values)
+        computed = {**values, "dw": -values["dw"] if op.attributes.get("maximize") else values["dw"]}
+        for name, formula in formulas.items():
+            computed[name] = called(formula, op, computed)
         return {role: computed[role.removesuffix("_updated")] for role in op.writes}
 
     return updated
@@ -175,10 +177,9 @@ def _averaged(op: Op, values: Values) -> Values:
     return {"average_updated": kept + share * (w - kept), "count_updated": values["count"] + np.int32(1)}
 
 
-ORACLES: Mapping[tuple[str, str], Callable[[Op, Values], Values]] = {
+ORACLES: Oracles = {
     **{(name, "UPD"): _updated(formulas) for name, formulas in _FORMULAS.items()},
     ("sgd_momentum", "UPD"): _updated(_FORMULAS["sgd"]),
     ("gradient_accumulation", "ACCUMULATE"): _accumulated,
     ("weight_average", "UPD_AVERAGE"): _averaged,
 }
-"""By primitive and step: results by role from arrays by role."""

@@ -3,28 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainlib.ir.graph import Op
-from trainlib.primitives.definition import Values
-from trainlib.primitives.elementwise.functions import schraudolph, taylor
+from shared.oracle_formulas import Oracles
+
+if TYPE_CHECKING:
+    from trainlib.ir.graph import Op
+    from trainlib.primitives.definition import Values
 
 
 def _softmax(op: Op, values: Values) -> Values:
-    kind = op.attributes["exponential"]
-    x = values["x"]
-    if kind == "exact":
-        shifted = x.astype(np.float64)
-        shifted -= shifted.max(
-            axis=-1, keepdims=True
-        )  # beside large x the logarithm of the sum would be lost
-        return {"y": np.exp(shifted - np.logaddexp.reduce(shifted, axis=-1, keepdims=True))}
-    below = x - np.amax(x, axis=-1, keepdims=True)
-    weights = {"schraudolph": schraudolph, "taylor": taylor}[kind](below).astype(np.float64)
-    return {"y": weights / np.sum(weights, axis=-1, keepdims=True)}
+    """Of the exact exponential; `truth` has the bit tricks of PULP-TrainLib."""
+    return {"y": np.exp(_log_softmax(op, values)["y"])} if op.attributes["exponential"] == "exact" else {}
 
 
 def _softmax_gradient(op: Op, values: Values) -> Values:
@@ -78,8 +70,8 @@ def _extreme_gradient(op: Op, values: Values) -> Values:
 
 
 def _spread(w: Any, rank: int) -> Any:
-    """w as it is multiplied with x."""
-    return w.reshape(1, -1, *(1,) * (rank - 2))
+    """A slope for each channel, the axis behind the batch."""
+    return np.expand_dims(w, (0, *range(2, rank))) if len(w) > 1 else w[0]
 
 
 def _prelu(op: Op, values: Values) -> Values:
@@ -99,7 +91,7 @@ def _prelu_slopes(op: Op, values: Values) -> Values:
     return {"dw": np.moveaxis(terms, 1, 0).reshape(terms.shape[1], -1).sum(axis=1)}
 
 
-ORACLES: Mapping[tuple[str, str], Callable[[Op, Values], Values]] = {
+ORACLES: Oracles = {
     ("softmax", "FW"): _softmax,
     ("softmax", "IG"): _softmax_gradient,
     ("log_softmax", "FW"): _log_softmax,
@@ -112,4 +104,3 @@ ORACLES: Mapping[tuple[str, str], Callable[[Op, Values], Values]] = {
     **{(name, "FW"): _extreme for name in ("reduce_max", "reduce_min")},
     **{(name, "IG"): _extreme_gradient for name in ("reduce_max", "reduce_min")},
 }
-"""By primitive and step: results by role from arrays by role."""

@@ -66,8 +66,8 @@ PRIMITIVE = LayerPrimitive(
     schema=LayerSchema,
     plan=lambda _, inputs, where: LayerPlan(rows_of(inputs[0], "log_softmax", where)),
     steps=(
-        Step.of("FW", "x -> y", _FORWARD.reference, _FORWARD),
-        Step.of("IG", "y dy -> dx", _BACKWARD.reference, _BACKWARD),
+        Step.of("FW", "x -> y", _FORWARD.reference, _FORWARD, formula=True),
+        Step.of("IG", "y dy -> dx", _BACKWARD.reference, _BACKWARD, formula=True),
     ),
     examples=(
         Example(inputs=((7,),)),

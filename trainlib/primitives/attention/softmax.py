@@ -188,8 +188,8 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step.of("FW", "x -> y", _FORWARD.reference, _FORWARD),
-        Step.of("IG", "y dy -> dx", _BACKWARD.reference, _BACKWARD),
+        Step.of("FW", "x -> y", _FORWARD.reference, _FORWARD, formula=True),
+        Step.of("IG", "y dy -> dx", _BACKWARD.reference, _BACKWARD, formula=True),
     ),
     published=AsPublished(options={"exponential": "schraudolph"}),
     examples=(

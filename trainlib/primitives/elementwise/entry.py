@@ -127,7 +127,7 @@ def elementwise(
         exact, truth = wide(values), truths[op.attributes.get("form", "")]
         return {role: truth[role](op, exact) for role in op.writes}
 
-    steps = [Step("FW", reads, ("y",), reference, lowered(_forward(by_form, keys)))]
+    steps = [Step("FW", reads, ("y",), reference, lowered(_forward(by_form, keys)), formula=True)]
     if one.dx is not None:
         read = dict.fromkeys(role for formula in one.gradients.values() for role in roles_of(formula, keys))
         writes = ("dx*",) if inputs > 1 else ("dx",)
@@ -138,12 +138,9 @@ def elementwise(
         if one.of_mask is not None:
             others.append(replace(one, **_DX_OF_MASK))
             steps[0] = replace(steps[0], others=(_with_mask(one, one.of_mask, keys, takes_over),))
-        read_otherwise = tuple(_backward_step(item, keys, takes_over) for item in others)
-        steps.append(
-            Step(
-                "IG", tuple(read), writes, reference, lowered(_backward(by_form, keys)), others=read_otherwise
-            )
-        )
+        more = tuple(_backward_step(item, keys, takes_over) for item in others)
+        loops = lowered(_backward(by_form, keys))
+        steps.append(Step("IG", tuple(read), writes, reference, loops, others=more, formula=True))
 
     published_steps: tuple[Step, ...] = ()
     if published is not None:
@@ -203,6 +200,7 @@ def _backward_step(item: Elementwise, keys: set[str], takes_over: bool = False) 
         tuple(item.gradients),
         lambda op, values: {role: truth[role](op, wide(values)) for role in op.writes},
         ElementwiseLowering(lambda op: loops, takes_over=takes_over),
+        formula=True,
     )
 
 
@@ -215,7 +213,7 @@ def _with_mask(item: Elementwise, made: OfMask, keys: set[str], takes_over: bool
 
     loop = VectorLoop(made.nest, (*reads, "y", "mask"), reads, ("y", "mask"), compute)
     lowering = ElementwiseLowering(lambda op: (loop,), takes_over=takes_over)
-    return Step("FW", reads, ("y", "mask"), in_float64(compute), lowering)
+    return Step("FW", reads, ("y", "mask"), in_float64(compute), lowering, formula=True)
 
 
 def _loop(nest: str, role: str, formula: Formula, keys: set[str]) -> VectorLoop:

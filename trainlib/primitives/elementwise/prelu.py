@@ -167,9 +167,9 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step.of("FW", "x w -> y", _FORWARD.reference, _FORWARD),
-        Step.of("WG", "x dy -> dw", _WEIGHTS.reference, _WEIGHTS),
-        Step.of("IG", "x w dy -> dx", _BACKWARD.reference, _BACKWARD),
+        Step.of("FW", "x w -> y", _FORWARD.reference, _FORWARD, formula=True),
+        Step.of("WG", "x dy -> dw", _WEIGHTS.reference, _WEIGHTS, formula=True),
+        Step.of("IG", "x w dy -> dx", _BACKWARD.reference, _BACKWARD, formula=True),
     ),
     examples=(
         Example(inputs=((7,),)),

@@ -101,7 +101,7 @@ def loss(
     return LossPrimitive(
         name=name,
         schema=options,
-        step=Step("LOSS", reads, ("loss", "dy"), evaluated, lowering),
+        step=Step("LOSS", reads, ("loss", "dy"), evaluated, lowering, formula=True),
         plan=(lambda attributes, output, where: None) if unlabelled else labels or like_output,
         examples=examples,
     )

@@ -18,7 +18,7 @@ _GIVEN = "x dy mean? inv_std"
 
 def _step(name: str, signature: str, lowering: NormLowering) -> Step:
     """The formula of its tiles is the untiled reference as well."""
-    return Step.of(name, signature, lowering.reference, lowering)
+    return Step.of(name, signature, lowering.reference, lowering, formula=True)
 
 
 _FORWARD = (

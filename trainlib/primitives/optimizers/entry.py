@@ -77,7 +77,7 @@ def optimizer(
     return OptimizerPrimitive(
         name=name,
         schema=options,
-        step=Step("UPD", reads, writes, in_float64(steps), lowering),
+        step=Step("UPD", reads, writes, in_float64(steps), lowering, formula=True),
         states=states_of,
         examples=examples,
     )

@@ -38,5 +38,6 @@ PRIMITIVE = InternalPrimitive(
         "total dw count -> total_updated count_updated",
         in_float64(_tile),
         ElementwiseLowering(lambda op: (_LOOP,), numbers=("count", "count_updated"), batched=False),
+        formula=True,
     ),
 )

@@ -45,6 +45,7 @@ VALUE = InternalPrimitive(
         "dw -> dw_clipped",
         in_float64(_clipped),
         ElementwiseLowering(lambda op: (_CLIPPING,), batched=False),
+        formula=True,
     ),
 )
 
@@ -163,6 +164,7 @@ APPLY = InternalPrimitive(
         "dw scale -> dw_clipped",
         in_float64(_PRODUCT.compute),
         ElementwiseLowering(lambda op: (_PRODUCT,), numbers=("scale",), batched=False),
+        formula=True,
     ),
 )
 

@@ -36,5 +36,6 @@ PRIMITIVE = InternalPrimitive(
         "average w count -> average_updated count_updated",
         in_float64(_tile),
         ElementwiseLowering(lambda op: (_LOOP,), numbers=("count", "count_updated"), batched=False),
+        formula=True,
     ),
 )

@@ -74,8 +74,8 @@ MAX = LayerPrimitive(
     schema=_Schema,
     plan=_plan(True),
     steps=(
-        Step.of("FW", "x -> y", _FORWARD.reference, _FORWARD),
-        Step.of("IG", "x y dy -> dx", _BACKWARD.reference, _BACKWARD),
+        Step.of("FW", "x -> y", _FORWARD.reference, _FORWARD, formula=True),
+        Step.of("IG", "x y dy -> dx", _BACKWARD.reference, _BACKWARD, formula=True),
     ),
     examples=_examples(),
 )

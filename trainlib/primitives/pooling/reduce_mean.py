@@ -172,8 +172,8 @@ MEAN = LayerPrimitive(
     schema=AxesSchema,
     plan=_plan_mean,
     steps=(
-        Step.of("FW", "x -> y", _FORWARD.reference, _FORWARD),
-        Step.of("IG", "dy -> dx", _BACKWARD.reference, _BACKWARD),
+        Step.of("FW", "x -> y", _FORWARD.reference, _FORWARD, formula=True),
+        Step.of("IG", "dy -> dx", _BACKWARD.reference, _BACKWARD, formula=True),
     ),
     examples=(
         Example({"axes": [0]}, ((12, 2),)),

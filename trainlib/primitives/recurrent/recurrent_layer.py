@@ -104,12 +104,14 @@ def _whole_steps(cell: Cell) -> tuple[Step, ...]:
             f"x wx wh bx? bh? {states} -> y {' '.join(cell.saved)}",
             shared.forward(cell),
             Forward(cell),
+            formula=True,
         ),
         Step.of(
             "BPTT",
             f"{read} -> {gradients} {states.replace('x', 'dx')}",
             shared.backward(cell),
             Backward(cell),
+            formula=True,
         ),
         Step.of("WG_X", "x g -> dwx dbx?", shared.input_weight_gradient, WeightGradient(cell, "features")),
         Step.of(
@@ -157,6 +159,7 @@ def _forward_step(cell: Cell, time: int) -> Step:
         (f"h{time}", *(f"{role}{time}" for role in cell.saved)),
         evaluate,
         StepForward(cell, time),
+        formula=True,
     )
 
 
@@ -181,7 +184,7 @@ def _backward_step(cell: Cell, time: int) -> Step:
     if cell.has_cell:
         writes.append(f"dc{time}?" if time else "dx2?")
     reads = ("dy", *kept.values(), *(f"{name}?" for name in names.values()), *later)
-    return Step(f"BPTT_CELL{time}", reads, tuple(writes), evaluate, StepBackward(cell, time))
+    return Step(f"BPTT_CELL{time}", reads, tuple(writes), evaluate, StepBackward(cell, time), formula=True)
 
 
 def _carry_step(cell: Cell, time: int) -> Step:
