@@ -161,9 +161,8 @@ def cycles_as_exported(schedules: Sequence[Schedule], timing: SocTiming, batches
         exported = plan(timing) if is_warm else placed_with_code(plan, timing)
     except (InputError, DoesNotFitError):
         return None
-    soc = None
+    soc, start = None, exported[0].options.code_start
     for number, schedule in enumerate(exported):
-        start = schedule.options.code_start
         executor = Executor(schedule, timing, cost_model, functional=False, code_start=start, soc=soc)
         soc = executor.soc
         cycles += executor.simulate().cycles * (1 if number else batches)

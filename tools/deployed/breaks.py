@@ -302,7 +302,7 @@ BREAKS = (
     Break("mlp", "stride", "B of a product", "fc1_FW", put(r"\.B_s = \{1, 48\}", ".B_s = {48, 1}")),
     Break("cnn", "stride", "C of a product", "conv_WG", put(r"\.C_s = \{9, 1\}", ".C_s = {8, 1}")),
     Break("cnn", "stride", "an image's", "conv_FW", put(r"\.X_s = \{64, 8, 1\}", ".X_s = {64, 7, 1}")),
-    Break("cnn", "stride", "a weight's of a norm", "norm_FW_APPLY", put(r"\.W_s = \{1,", ".W_s = {0,")),
+    Break("cnn", "bound", "rows of a norm", "norm_FW_APPLY", number(r"\.rows = (\d+)", -1)),
     # slots and addresses
     Break(
         "mlp",
@@ -390,7 +390,7 @@ BREAKS = (
     Break("mlp", "bound", "a tile too few", "fc1_FW", number(r"t < (\d+)", -1, 1)),
     Break("mlp", "bound", "elements of a loss", "loss_LOSS", number(r"\.elements = (\d+)", -1)),
     Break("cnn", "bound", "segments of a mean", "norm_FW_MEAN", number(r"\.segments = (\d+)", -1)),
-    Break("cnn", "bound", "how many share a mean", "norm_FW_MEAN", number(r"\.mean_of = (\d+)", 1)),
+    Break("cnn", "bound", "how many share a mean", "norm_FW_MEAN", number(r"\.count = (\d+)", 1)),
     Break("cnn", "bound", "a border", "conv_FW", put(r"\.row_first = -1", ".row_first = 0")),
     Break("cnn", "bound", "the last tile's step count", "fc_UPD", put(r"\.last = 1", ".last = 0")),
     Break(
