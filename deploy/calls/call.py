@@ -370,6 +370,8 @@ class _Known(Struct, frozen=True):
         address = self.addresses.get(field.name, place.address if place else None)
         if address is None and field.name in self.op.attributes:
             return Table(tuple(self.op.attributes[field.name] or ()))
+        if address == 0 and all(place.address for place in (*self.effect.reads, *self.effect.writes)):
+            return Table(())  # an array that this call is not given
         return None if address is None else Pointer(address, field.ctype)
 
     def _place(self, name: str) -> Place | None:

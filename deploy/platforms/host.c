@@ -67,17 +67,9 @@ static uint32_t drawn(void) { /* xorshift32 (Marsaglia, Xorshift RNGs, 2003) */
 enum way { L1_IN, L1_OUT, L3_IN, L3_OUT };
 enum moment { AT_ONCE, BETWEEN, AT_ITS_WAIT };
 
-/* By seed the directions that are late, a bit each. */
-static const unsigned char late[] = {0x0, 0xF, 0xE, 0xD, 0xB, 0x7};
-enum { FIXED = sizeof late, TOGETHER = FIXED - 1 };
-
-static enum moment moment_of(enum way way) {
-    if (seed < FIXED) return late[seed] >> way & 1 ? AT_ITS_WAIT : AT_ONCE;
-    return (enum moment)(drawn() % 3);
-}
-
 struct command {
     int transfer;
+    enum way way;
     enum moment moment;
     char *to;
     const char *from;
@@ -284,7 +276,17 @@ static void sample(struct command *one) {
     }
 }
 
+/* By seed the directions that are late, a bit each. */
+static const unsigned char late[] = {0x0, 0xF, 0xE, 0xD, 0xB, 0x7};
+enum { FIXED = sizeof late, TOGETHER = FIXED - 1 };
+
+static enum moment moment_of(enum way way) {
+    if (seed < FIXED) return late[seed] >> way & 1 ? AT_ITS_WAIT : AT_ONCE;
+    return (enum moment)(drawn() % 3);
+}
+
 static void give(struct command command) {
+    command.moment = moment_of(command.way);
     sample(&command);
     copy(&command, command.moment == AT_ONCE ? command.bytes : 0);
     if (queued == MOST_COMMANDS) stop("host.c: more commands at a time than MOST_COMMANDS");
@@ -304,7 +306,22 @@ static void wait_for(int transfer) {
     }
     for (int i = 0; i < queued; i++)
         if (queue[i].transfer != transfer) queue[left++] = queue[i];
+    if (left == queued && transfer < TRANSFERS / 2) stop("host.c: a wait for a transfer that was not ordered");
     queued = left;
+}
+
+/* A source that main.c makes the expected one is another for the transfers that are under way. */
+static void put(void *to, const void *from, uint32_t bytes) {
+    for (int again = 0; again < 2; again++) {
+        for (int i = 0; i < queued; i++) {
+            const uint32_t lines = queue[i].bytes / queue[i].line_bytes;
+            const char *end = queue[i].from + (lines - 1) * queue[i].from_stride + queue[i].line_bytes;
+            if (end <= (char *)to || queue[i].from >= (char *)to + bytes) continue;
+            if (again) free(queue[i].sample), queue[i].sample = NULL;
+            sample(&queue[i]);
+        }
+        if (!again) memcpy(to, from, bytes);
+    }
 }
 
 int pt_core(void) { return my_core; }
@@ -383,6 +400,7 @@ static void open_machine(void) {
 #if !defined(__SANITIZE_ADDRESS__)
     if (seed == TOGETHER) before = memory(l1_size), after = memory(l1_size), written = memory(l1_size);
 #endif
+    pt_put = put;
     pthread_mutex_lock(&lock);
     for (int core = 0; core < cores; core++) pthread_cond_init(&turns[core], NULL);
     for (int core = 1; core < cores; core++) pthread_create(&workers[core], NULL, worker, (void *)(intptr_t)core);
@@ -407,7 +425,7 @@ void pt_alone(pt_kernel *kernel, const void *arguments) { kernel(arguments); }
 static void start(enum way way, int transfer, void *to, const void *from, uint32_t bytes, uint32_t to_stride,
                   uint32_t from_stride, uint32_t line_bytes) {
     fill(to, bytes, to_stride, line_bytes);
-    give((struct command){transfer, moment_of(way), to, from, bytes, to_stride, from_stride, line_bytes, 0, NULL});
+    give((struct command){transfer, way, AT_ONCE, to, from, bytes, to_stride, from_stride, line_bytes, 0, NULL});
 }
 
 void pt_dma_in(int transfer, void *l1, const void *l2, uint32_t bytes) {

@@ -55,4 +55,7 @@ void pt_print(const char *text);
 void pt_begins(void *buffer, uint32_t bytes);
 void pt_ends(void *buffer, uint32_t bytes);
 
+/* What main.c puts numbers into buffers with, and not a program; memcpy where a machine sets nothing. */
+extern void (*pt_put)(void *to, const void *from, uint32_t bytes);
+
 #endif

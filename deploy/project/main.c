@@ -67,9 +67,13 @@ static char *found_at(const struct place *at, uint32_t offset) {
     return at->level == IN_L1 ? L1(at->address + offset) : at->level == IN_L2 ? L2(at->address + offset) : 0;
 }
 
+void (*pt_put)(void *to, const void *from, uint32_t bytes);
+
 static void put(const struct place *at, uint32_t offset, const char *from, uint32_t bytes) {
     char *to = found_at(at, offset);
-    if (to) {
+    if (to && pt_put) {
+        pt_put(to, from, bytes);
+    } else if (to) {
         memcpy(to, from, bytes);
     } else {
         pt_l3_out(0, from, at->address + offset, bytes);

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from arch.pricing.code_caches import WARM
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
@@ -17,6 +18,7 @@ from configs.values import Struct, replace
 from deploy.project.project import Project, project_of
 from deploy.project.recorded import Recorded
 from pulptrain.running.session import RunOutcome
+from scheduler.code_in_l2 import placed_with_code
 from scheduler.executor import Executor
 from scheduler.options import ScheduleOptions
 from scheduler.planned import Schedule
@@ -84,7 +86,7 @@ class Deployed(Struct, frozen=True):
             return f"{chosen:,} cycles an iteration, kernels as compiled for RV32 ({EXPORTED})"
         text = f"chosen for {chosen:,} cycles an iteration with kernels of {self._codegen}"
         if exported is None:
-            return f"{text}; {EXPORTED} lacks one of them"
+            return f"{text}; {EXPORTED} has no price for it"
         more = f"{exported / chosen - 1:+.0%}"
         return f"{text}; as compiled for RV32 ({EXPORTED}) it takes {exported:,} ({more})"
 
@@ -145,19 +147,23 @@ def deploy(run: Run, folder: Path, arena_bytes: int | None = None, trainlib: str
 
 
 def cycles_as_exported(schedules: Sequence[Schedule], timing: SocTiming, batches: int) -> int | None:
-    """Cycles of an iteration of these schedules with the kernels in C, None where one of them has no nest.
+    """Cycles of an iteration of these schedules with the kernels in C, None where one has no nest or no room.
 
     The first program runs once a mini-batch.
     """
     cost_model, cycles = TeamCostModel(timing), 0
-    soc = None
-    for number, schedule in enumerate(schedules):
-        try:
-            exported = build_schedule(schedule.graph, timing, cost_model, as_chosen(schedule, EXPORTED))
-        except InputError:
-            return None
-        start = schedule.options.code_start
-        executor = Executor(exported, timing, cost_model, functional=False, code_start=start, soc=soc)
+
+    def plan(machine: SocTiming) -> list[Schedule]:
+        return [build_schedule(it.graph, machine, cost_model, as_chosen(it, EXPORTED)) for it in schedules]
+
+    try:
+        is_warm = schedules[0].options.code_start == WARM
+        exported = plan(timing) if is_warm else placed_with_code(plan, timing)
+    except (InputError, DoesNotFitError):
+        return None
+    soc, start = None, exported[0].options.code_start
+    for number, schedule in enumerate(exported):
+        executor = Executor(schedule, timing, cost_model, functional=False, code_start=start, soc=soc)
         soc = executor.soc
         cycles += executor.simulate().cycles * (1 if number else batches)
     return cycles

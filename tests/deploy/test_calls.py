@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from arch.spec.isa import TeamWork
 from arch.spec.program import Compute, Effect, Place
 from configs.errors import ConfigError, InputError
 from deploy.calls.call import Pointer, c_calls, read_source, sources
+from shared.exported import exported
 from trainlib.ir.graph import Op
 from trainlib.kernels.catalogue import matmul_work
 from trainlib.kernels.team import Array, team_work
@@ -28,6 +31,17 @@ def test_a_matmul_has_its_addresses_strides_and_sizes() -> None:
     assert [fields[name] for name in "ABC"] == [Pointer(place, "float") for place in (64, 128, 192)]
     assert fields["B_s"] == (4, 1)
     assert [fields[name] for name in ("N", "K", "M", "trans_b", "accumulate")] == [2, 3, 4, 0, 0]
+
+
+def test_an_array_that_a_call_is_not_given_is_nowhere(tmp_path: Path) -> None:
+    """The bias of a direct convolution was at 0 of L1, where this op has no buffer."""
+    model = tmp_path / "model.yaml"
+    model.write_text(
+        "{name: direct, input: {shape: [1, 8, 8]}, loss: mse, optimizer: {name: sgd, learning_rate: 0.01},"
+        " layers: [{name: conv, type: conv2d, out_channels: 8, kernel: 3, padding: 1, bias: false}]}"
+    )
+    run = exported(str(model), 1, resident="auto", variants=("conv.FW=none",))
+    assert ".D = 0," in run.project().files["network.c"].decode()
 
 
 def test_code_that_computes_nothing_is_no_call() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random networks, optimizers and machines, exported and carried out here: right, or refused by name."""
+"""Random networks, optimizers, machines and forms, exported and executed: right, or refused by name."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from alarm.random_models import drawn
+from arch.spec.soc_config import FORMS
 from configs.errors import DoesNotFitError, InputError, PulptrainError
 from configs.values import replace
 from shared.exported import checked, exported
@@ -30,14 +31,16 @@ def tried(seed: int, folder: Path) -> tuple[str, str]:
     settings = replace(model.settings, dtype="fp32")
     fields = ("cores", "l1", "buffering", "prefetch", "placement", "seed", "dtype")
     try:
-        run = exported(str(file), 2, **{name: getattr(settings, name) for name in fields})
+        known = {name: getattr(settings, name) for name in fields}
+        run = exported(str(file), 2, form=FORMS[seed // 2 % len(FORMS)], **known)
     except (InputError, DoesNotFitError) as error:
         return NO_NETWORK, str(error).splitlines()[0]
     try:
         project = run.project()
     except PulptrainError as error:
         return REFUSED, str(error).splitlines()[0]
-    ended = checked(project, folder, seed=seed)
+    sanitizer = ("", "address", "undefined", "thread")[seed % 4]
+    ended = checked(project, folder, f"SANITIZE={sanitizer}", seed=seed)
     if ended.returncode == 0:
         return RIGHT, ""
     lines = [

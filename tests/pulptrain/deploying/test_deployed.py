@@ -60,6 +60,16 @@ def test_a_schedule_is_priced_with_the_kernels_of_the_project_too(
     assert said["exported_cycles"] == said["cycles"]
 
 
+def test_tensors_that_code_moves_to_l3_are_there_with_the_kernels_of_the_project_too(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was refused: planned for all of L2, without the code of L2."""
+    assert run(["deploy", "tutorial-cnn", "--l2", "160KiB", "--l3", "8MiB", "--out", "net", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["peak_bytes"]["l3"] > 0
+    assert said["exported_cycles"] > said["cycles"]
+
+
 @pytest.mark.parametrize("codegen", ["clang-xpulp", EXPORTED])
 @pytest.mark.parametrize("settings", [Settings(), Settings(buffering="best", l1="12KiB")])
 def test_what_was_chosen_is_chosen_again_whatever_the_kernels(settings: Settings, codegen: str) -> None:
