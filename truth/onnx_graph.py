@@ -484,8 +484,8 @@ _op("SGD")(lambda n: n.x - n.get("lr", 0.001) * n.at(1))
 
 @_op("Gemm")
 def _gemm(n: _Node) -> Any:
-    a = n.x.T if n.get("transA", 0) else n.x
-    b = n.at(1).T if n.get("transB", 0) else n.at(1)
+    a = n.x.mT if n.get("transA", 0) else n.x
+    b = n.at(1).mT if n.get("transB", 0) else n.at(1)
     product = n.get("alpha", 1.0) * (a @ b)
     return product if n.at(2) is None else product + n.get("beta", 1.0) * n.at(2)
 
@@ -855,6 +855,10 @@ def read_graph(path: str, merged: Mapping[str, tuple[str, Sequence[int]]] = Mapp
             proto.data_location = onnx.TensorProto.DEFAULT
             del proto.external_data[:]
     model = inliner.inline_local_functions(model) if model.functions else model
+    graded = {node.input[0] for node in model.graph.node if node.op_type == "SoftmaxCrossEntropyLossGrad"}
+    for node in model.graph.node:
+        if node.op_type == "SoftmaxCrossEntropyLoss" and len(node.output) == 1 and node.output[0] in graded:
+            node.output.insert(0, "")  # Deeploy writes the logarithms alone, in the place of the loss
     weights = {proto.name: proto for proto in model.graph.initializer}
     for new, (name, numbers) in merged.items():
         copied = model.graph.initializer.add()
