@@ -356,6 +356,12 @@ DROPS = {
     "AlphaDropout": lambda: nn.AlphaDropout(0.3),
     "FeatureAlphaDropout": lambda: nn.FeatureAlphaDropout(0.3),
     "drop path": lambda: DropPath(lambda x: x.new_empty(x.shape[0], 1, 1).bernoulli_(0.7).div_(0.7)),
+    "two drop paths": lambda: nn.Sequential(
+        *(
+            DropPath(lambda x, keep=p: x.new_empty(x.shape[0], 1, 1).bernoulli_(keep).div_(keep))
+            for p in (0.7, 0.4)
+        )
+    ),
     "drop path by a floor": lambda: DropPath(_floored),
     "by a comparison": lambda: DropPath(lambda x: (torch.rand_like(x[:, :1]) > 0.3).to(x.dtype)),
     "of attention": lambda: nn.TransformerEncoderLayer(6, 2, 8, 0.3, batch_first=True),
