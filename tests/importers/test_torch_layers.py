@@ -120,6 +120,11 @@ FUNCTIONS = {
         lambda x: x.gather(1, torch.tensor([[[3], [0]]]).expand(2, 2, 6)),
     ),
     "gather": ((4, 6), lambda x: x.gather(2, torch.tensor([[[5, 0], [1, 1], [2, 4]]]).expand(2, 3, 2))),
+    "index_fill by a number in a buffer": (
+        (4, 6),
+        lambda x: x.index_fill(2, torch.tensor([1, 3]), torch.tensor(2.0)),
+    ),
+    "addcmul": ((4, 6), lambda x: torch.addcmul(x, x.tanh(), x.sigmoid(), value=0.5)),
     "take_along_dim": ((4, 6), lambda x: x.take_along_dim(torch.tensor([[[1], [0], [3], [5]]]), 2)),
     "scatter": (
         (4, 6),
