@@ -445,13 +445,47 @@ def _of_classes_grad(n: _Node) -> Any:
     return (n.x.exp() - n.torch.nn.functional.one_hot(n.at(1), n.x.shape[1])) / len(n.x)
 
 
+@_op("GeluGrad", "com.microsoft:GeluGrad")
+def _gelu_grad(n: _Node) -> Any:
+    t, x = n.torch, n.at(1)
+    return n.x * (0.5 * (1 + t.erf(x / math.sqrt(2))) + x * t.exp(-(x**2) / 2) / math.sqrt(2 * math.pi))
+
+
+@_op("com.microsoft:SoftmaxGrad", "com.microsoft:SoftmaxGrad_13")
+def _softmax_grad(n: _Node) -> Any:
+    """Of one dimension, by the output; where earlier opsets would join dimensions, of the last alone."""
+    dy, y = n.inputs
+    axis = n.get("axis", -1) % y.dim()
+    if axis != y.dim() - 1 and n.opset < 13 and not n.op.endswith("_13"):
+        raise n.cannot(f"dimension {axis} of {y.dim()}, the later ones joined to it")
+    return y * (dy - (dy * y).sum(axis, keepdim=True))
+
+
+@_op("com.microsoft:LayerNormalizationGrad")
+def _layer_norm_grad(n: _Node) -> Any:
+    """With mean and inverse deviation as inputs, or as Deeploy has it with the bias: both are made again."""
+    dy, x, weight = n.inputs[:3]
+    rows = tuple(range(n.get("axis", -1) % x.dim(), x.dim()))
+    if n.at(4) is None:
+        mean = x.mean(rows, keepdim=True)
+        inverse = ((x - mean) ** 2).mean(rows, keepdim=True).add(n.get("epsilon", 1e-5)).rsqrt()
+    else:
+        mean, inverse = n.at(3), n.at(4)
+    unit, slope, over = (x - mean) * inverse, dy * weight, tuple(range(rows[0]))
+    dx = slope - slope.mean(rows, keepdim=True) - unit * (slope * unit).mean(rows, keepdim=True)
+    return [inverse * dx, (dy * unit).sum(over), dy.sum(over)][: n.outputs]
+
+
+_op("SGD")(lambda n: n.x - n.get("lr", 0.001) * n.at(1))
+
+
 # Products
 
 
 @_op("Gemm")
 def _gemm(n: _Node) -> Any:
-    a = n.x.T if n.get("transA", 0) else n.x
-    b = n.at(1).T if n.get("transB", 0) else n.at(1)
+    a = n.x.mT if n.get("transA", 0) else n.x
+    b = n.at(1).mT if n.get("transB", 0) else n.at(1)
     product = n.get("alpha", 1.0) * (a @ b)
     return product if n.at(2) is None else product + n.get("beta", 1.0) * n.at(2)
 
@@ -821,6 +855,10 @@ def read_graph(path: str, merged: Mapping[str, tuple[str, Sequence[int]]] = Mapp
             proto.data_location = onnx.TensorProto.DEFAULT
             del proto.external_data[:]
     model = inliner.inline_local_functions(model) if model.functions else model
+    graded = {node.input[0] for node in model.graph.node if node.op_type == "SoftmaxCrossEntropyLossGrad"}
+    for node in model.graph.node:
+        if node.op_type == "SoftmaxCrossEntropyLoss" and len(node.output) == 1 and node.output[0] in graded:
+            node.output.insert(0, "")  # Deeploy writes the logarithms alone, in the place of the loss
     weights = {proto.name: proto for proto in model.graph.initializer}
     for new, (name, numbers) in merged.items():
         copied = model.graph.initializer.add()

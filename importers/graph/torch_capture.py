@@ -55,10 +55,10 @@ class Held:
 class Noise:
     """scale · b + shift, b drawn anew in each iteration: 1 with the probability `keep`, else 0.
 
-    `keep` None: uniform in [0, 1). `draw` names the numbers: two of one draw are the same.
+    `keep` None: uniform in [0, 1). `draw` is one object per draw: noise of the same has the same numbers.
     """
 
-    draw: str
+    draw: object
     shape: Shape
     keep: float | None = None
     scale: float = 1.0

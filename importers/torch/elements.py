@@ -160,6 +160,12 @@ def _add(node: Node) -> View:
     return total(node, left, right)
 
 
+def _addcmul(node: Node) -> View:
+    product = times(node, node["tensor1"], node["tensor2"])
+    value = float(node.get("value", 1))
+    return total(node, node["self"], scaled(node, product, value, suffix="_scale") if value != 1 else product)
+
+
 def _div(node: Node) -> View:
     if node.get("rounding_mode"):
         raise CannotTakeError(
@@ -336,6 +342,7 @@ HANDLERS: Mapping[str, Handler] = with_own(
         "sign": lambda node: sign(node, node.x),
         **dict.fromkeys(("add", "sub", "rsub"), _add),
         "mul": lambda node: times(node, node["self"], node["other"]),
+        "addcmul": _addcmul,
         **dict.fromkeys(("div", "true_divide"), _div),
         **dict.fromkeys(("maximum", "max", "minimum", "min"), _largest),
         "where": _where,

@@ -181,6 +181,8 @@ def _scatter(node: Node) -> View:
     base = node["self"]
     shape, dim = base.shape, node["dim"] % len(base.shape)
     source = node.get("src", node.get("source", node.get("value")))
+    if isinstance(source, Constant) and not source.shape and not source.trained:
+        source = source.value.item()
     places = list(np.indices(shape))
     if node.op in ("scatter", "scatter_add"):
         index = node.needed("index").value

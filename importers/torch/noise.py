@@ -42,11 +42,11 @@ def with_noise(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
 def _drawn(node: Node) -> Noise:
     """What an op of `DRAWS` makes. Raises `CannotTakeError` for probabilities that differ."""
     if node.op != "bernoulli":
-        return Noise(node.name, node.shape)
+        return Noise(object(), node.shape)
     keep = number_of(node["p"] if "p" in node.arguments else node["self"])
     if keep is None:
         raise CannotTakeError("its elements have different probabilities", "use one probability for all")
-    return Noise(node.name, node.shape, keep)
+    return Noise(object(), node.shape, keep)
 
 
 def _followed(node: Node) -> Noise | View | Node:

@@ -64,7 +64,7 @@ def _in_one(node: Node) -> Any:
 
 HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(("matmul", "mm", "mv", "dot", "vdot", "bmm"), _matmul),
-    **dict.fromkeys(("baddbmm", "addcmul"), _in_one),
+    "baddbmm": _in_one,
     "einsum": lambda node: einsum(node, node["equation"], node["tensors"]),
     "cumsum": lambda node: running_sum(node, node.x, node.dim()),
     "bilinear": lambda node: bilinear(

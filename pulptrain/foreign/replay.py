@@ -8,7 +8,7 @@ training graph as it is, and the network alone, of which the training is derived
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +76,9 @@ NOTHING_TRAINS = "nothing to train: forward only"
 
 OUTPUT_TOLERANCE = 1e-5
 """Of an output of the network, as a loss."""
+
+CONTRADICTED = "the golden contradicts the file, from which PyTorch computes the simulated {}"
+"""Said of a wrong row, which nobody needs to look for here."""
 
 TRAINING, EVALUATION = "training_model.onnx", "eval_model.onnx"
 """Files of ONNX Runtime's training artifacts."""
@@ -226,6 +229,11 @@ def _training(
     constants = {**graph.initializers, **graph.folded}
     names = _Names(lambda kept: {**constants, **kept}, lambda gradients: gradients, lambda name: name)
     judged = _judged(run, names, start, samples, expected, goldens.gradients)
+    wrong = {item.name for item in judged if item.verdict == WRONG}
+    if wrong and imported.phases.update is None:
+        updates, fed = imported.phases.mini_batch.updates, goldens.samples(imported.data)
+        if _trains_as_the_file(graph, updates, fed, names.kept(start), names.kept(run.kept()), wrong):
+            notes.insert(0, CONTRADICTED.format("weights"))
     return _row(case, imported.nodes, run, goldens.losses, judged, count, notes)
 
 
@@ -538,9 +546,9 @@ def _output_row(
     status, reasons = RIGHT, list[str]()
     if error > _tolerance(golden):
         status, reasons = WRONG, [f"{name} is off by {error:.3g}"]
-        literal = _literal(graph, fed, name)
+        literal = _literal(graph, fed, [name]).get(name)
         if literal is not None and _off(found, literal) <= _tolerance(literal):
-            reasons += ["the golden contradicts the file, from which PyTorch computes the simulated output"]
+            reasons.append(CONTRADICTED.format("output"))
     return replace(_bare_row(case, nodes, run, status, [*reasons, *notes]), value_error=error)
 
 
@@ -556,19 +564,44 @@ def _tolerance(golden: Array) -> float:
     return OUTPUT_TOLERANCE * max(1.0, float(np.abs(golden).max(initial=0.0)))
 
 
-def _literal(graph: OnnxGraph, fed: Mapping[str, Array], name: str) -> Array | None:
-    """The output of a graph in float64 as PyTorch reads the file, which shares nothing with the importers."""
+def _literal(graph: OnnxGraph, fed: Mapping[str, Array], names: Collection[str]) -> dict[str, Array]:
+    """Tensors of a graph in float64 as PyTorch reads the file, which shares nothing with the importers.
+
+    None of them where PyTorch is missing or an op is not described.
+    """
     if missing_torch():
-        return None
+        return {}
     from truth.onnx_graph import CannotComputeError, Computed, read_graph
 
     feeds = {key: array.astype(graph.tensor(key).dtype or array.dtype) for key, array in fed.items()}
     try:
         values = Computed(read_graph(graph.path), feeds, double=True).values
     except (CannotComputeError, RuntimeError):
-        return None
-    literal: Array = values[name].detach().numpy()
-    return literal
+        return {}
+    return {name: values[name].detach().numpy() for name in names}
+
+
+def _trains_as_the_file(
+    graph: OnnxGraph,
+    updates: Mapping[str, str],
+    samples: Sequence[Mapping[str, Array]],
+    before: Mapping[str, Array],
+    after: Mapping[str, Array],
+    wrong: Set[str],
+) -> bool:
+    """Whether the weights whose goldens differ are those to which PyTorch's reading of the file trains."""
+    weights = {name: before[name] for name in updates if name in before}
+    if not wrong <= weights.keys():
+        return False
+    for sample in samples:
+        literal = _literal(graph, {**weights, **sample}, updates.values())
+        if not literal:
+            return False
+        weights |= {name: literal[updates[name]] for name in weights}
+    return all(
+        _compared(name, weights[name], before[name], after.get(name), len(samples)).judged().verdict == RIGHT
+        for name in wrong
+    )
 
 
 def _bare_row(case: ReplayCase, nodes: int, run: _Run, status: str, reasons: Sequence[str]) -> ReplayRow:

@@ -28,7 +28,7 @@ from trainlib.references.conditioning import conditioning
 from trainlib.references.reference import evaluate
 from trainlib.training.phases import build_training_graph, initial_weights
 from trainlib.training.training_data import sample_stream
-from truth.onnx_graph import _OPS
+from truth.onnx_graph import _OPS, Computed
 
 pytestmark = [pytest.mark.needs_onnx, pytest.mark.needs_torch]
 
@@ -423,3 +423,29 @@ def test_a_run_says_who_has_compared_what(
 def test_all_ops_that_are_read_are_described_a_second_time() -> None:
     names = {name for name in (*HANDLERS, *LOSSES, *_FOLDED) if not name.startswith(OWN)}
     assert names <= _OPS.keys()
+
+
+@pytest.mark.parametrize("op", ["GeluGrad", "SoftmaxGrad", "LayerNormalizationGrad", "with statistics"])
+def test_gradient_nodes_are_read_as_autograd_has_them(op: str) -> None:
+    import torch
+
+    x, dy, w, b = (torch.tensor(drawn(*shape).astype("float64")) for shape in ((2, 3, 5),) * 2 + ((5,),) * 2)
+    leaves = [item.requires_grad_() for item in (x, w, b)]
+    if op == "GeluGrad":
+        y, reads, count = torch.nn.functional.gelu(x), [dy, x], 1
+    elif op == "SoftmaxGrad":
+        y = torch.softmax(x, -1)
+        reads, count = [dy, y], 1
+    else:
+        y = torch.nn.functional.layer_norm(x, (5,), w, b)
+        reads, count = [dy, x, w, b], 3
+        if op == "with statistics":
+            reads[3:] = [x.mean(-1, keepdim=True), (x.var(-1, correction=0, keepdim=True) + 1e-5).rsqrt()]
+    names = [f"in{number}" for number in range(len(reads))]
+    outs = [f"out{number}" for number in range(count)]
+    kind = "LayerNormalizationGrad" if op == "with statistics" else op
+    graph = model([node(f"com.microsoft:{kind}", names, outs)], [value(n, None) for n in names], [])
+    feeds = {name: item.detach().numpy() for name, item in zip(names, reads, strict=True)}
+    found = Computed(graph, feeds, double=True).values
+    for out, gradient in zip(outs, torch.autograd.grad(y, leaves[:count], dy), strict=True):
+        assert torch.allclose(found[out], gradient, rtol=1e-12, atol=1e-12)

@@ -120,6 +120,11 @@ FUNCTIONS = {
         lambda x: x.gather(1, torch.tensor([[[3], [0]]]).expand(2, 2, 6)),
     ),
     "gather": ((4, 6), lambda x: x.gather(2, torch.tensor([[[5, 0], [1, 1], [2, 4]]]).expand(2, 3, 2))),
+    "index_fill by a number in a buffer": (
+        (4, 6),
+        lambda x: x.index_fill(2, torch.tensor([1, 3]), torch.tensor(2.0)),
+    ),
+    "addcmul": ((4, 6), lambda x: torch.addcmul(x, x.tanh(), x.sigmoid(), value=0.5)),
     "take_along_dim": ((4, 6), lambda x: x.take_along_dim(torch.tensor([[[1], [0], [3], [5]]]), 2)),
     "scatter": (
         (4, 6),
@@ -356,6 +361,12 @@ DROPS = {
     "AlphaDropout": lambda: nn.AlphaDropout(0.3),
     "FeatureAlphaDropout": lambda: nn.FeatureAlphaDropout(0.3),
     "drop path": lambda: DropPath(lambda x: x.new_empty(x.shape[0], 1, 1).bernoulli_(0.7).div_(0.7)),
+    "two drop paths": lambda: nn.Sequential(
+        *(
+            DropPath(lambda x, keep=p: x.new_empty(x.shape[0], 1, 1).bernoulli_(keep).div_(keep))
+            for p in (0.7, 0.4)
+        )
+    ),
     "drop path by a floor": lambda: DropPath(_floored),
     "by a comparison": lambda: DropPath(lambda x: (torch.rand_like(x[:, :1]) > 0.3).to(x.dtype)),
     "of attention": lambda: nn.TransformerEncoderLayer(6, 2, 8, 0.3, batch_first=True),

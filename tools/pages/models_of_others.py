@@ -8,7 +8,7 @@ from collections import Counter
 
 from tools.pages.page import ROOT, Page, table
 
-MODES = ("training", "inference")
+MODES = ("training", "inference", "simulated")
 
 
 def rows() -> list[dict[str, str]]:

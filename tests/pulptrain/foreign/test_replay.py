@@ -16,7 +16,15 @@ from importers.training.graph import ImportedTraining, import_training
 from pulptrain.__main__ import run
 from pulptrain.foreign.golden_updates import GoldenUpdate
 from shared.onnx_models import model, node, saved, value
-from shared.onnx_training_models import mlp_case, mlp_nodes, mlp_samples, mlp_weights, with_accumulation
+from shared.onnx_training_models import (
+    mlp_case,
+    mlp_nodes,
+    mlp_samples,
+    mlp_weights,
+    softmax_loss,
+    updated,
+    with_accumulation,
+)
 from shared.printed import printed
 
 pytestmark = [pytest.mark.needs_onnx, pytest.mark.needs_torch]
@@ -316,6 +324,45 @@ def test_a_golden_contradicts_its_file_only_if_pytorch_computes_what_was_simulat
     monkeypatch.setattr(Computed, "__init__", off)
     (row,) = replayed(capsys, 5, tmp_path)
     assert row["status"] == "wrong"
+    assert "contradicts" not in row["reason"]
+
+
+def test_weights_that_train_as_the_file_says_and_not_as_its_golden(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in transformers of Deeploy: `GeluGrad` reads the tensor before the bias, the golden does not."""
+    import torch
+
+    from truth import onnx_graph
+
+    weights = {name: mlp_weights()[name] for name in ("w1", "b1", "w2")}
+    nodes = [
+        node("Gemm", ["input", "w1"], ["m"], transB=1),
+        node("Add", ["m", "b1"], ["z"]),
+        node("Gelu", ["z"], ["h"]),
+        node("Gemm", ["h", "w2"], ["output"], transB=1),
+        *softmax_loss("output", "output_grad"),
+        node("Gemm", ["output_grad", "h"], ["w2_grad"], transA=1),
+        node("Gemm", ["output_grad", "w2"], ["h_grad"]),
+        node("GeluGrad", ["h_grad", "m"], ["z_grad"]),
+        node("Gemm", ["z_grad", "input"], ["w1_grad"], transA=1),
+        *updated(["w1", "w2"], 0.05),
+    ]
+    inputs = [value("input", [2, 10]), value("labels", [2], "int64")]
+    results = [value(f"{name}_updated", weights[name].shape) for name in ("w1", "w2")]
+    saved(tmp_path, model(nodes, inputs, results, weights), "network.onnx")
+    ((x, labels),) = mlp_samples(1, batch=2)
+    np.savez(tmp_path / "inputs.npz", arr_0000=x, arr_0001=labels)
+    w1, b1, w2 = (torch.tensor(array, requires_grad=True) for array in weights.values())
+    logits = torch.nn.functional.gelu(torch.tensor(x) @ w1.T + b1) @ w2.T
+    torch.nn.functional.cross_entropy(logits, torch.tensor(labels)).backward()
+    golden = {"w1_updated": w1 - 0.05 * w1.grad, "w2_updated": w2 - 0.05 * w2.grad}
+    np.savez(tmp_path / "outputs.npz", **{name: array.detach().numpy() for name, array in golden.items()})
+    (row,) = replayed(capsys, 5, tmp_path)
+    assert re.match(r"w1 is off by [^;]*; the golden contradicts the file", row["reason"])
+    read = onnx_graph._OPS["GeluGrad"]
+    monkeypatch.setitem(onnx_graph._OPS, "GeluGrad", lambda item: 1.01 * read(item))
+    (row,) = replayed(capsys, 5, tmp_path)
     assert "contradicts" not in row["reason"]
 
 
