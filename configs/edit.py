@@ -36,7 +36,7 @@ def _with_value(node: Node, steps: list[str], value: Node, path: str) -> Node:
         number = names[step]
         items[number] = _with_value(items[number], rest, value, path) if rest else value
         return Node(tuple(items), node.file, node.line)
-    raise value.error(f"the path '{path}' is too long: it continues after {node.kind}", "shorten the path")
+    raise value.error(f"path '{path}' goes on after {node.kind}, which has no keys", "shorten the path")
 
 
 def _name(item: Node, number: int) -> str:

@@ -82,7 +82,7 @@ def open_config(kind: str, name_or_path: str | Path, *, folder: Path | None = No
         if other is not None:
             what = f"'{name}' is a {KINDS[other]}, not a {KINDS[kind]}".replace("a energy", "an energy")
             raise ConfigError(what, cure=_SWAPPED[kind].format(name=name))
-        files_here = [f"'{name}{suffix}'" for suffix in SUFFIXES if isfile(f"{name}{suffix}")]
+        files_here = [f"use '{name}{suffix}'" for suffix in SUFFIXES if isfile(f"{name}{suffix}")]
         file = (
             "a file: model.yaml, model.onnx, net.py:Net" if kind == "models" else "the path of a .yaml file"
         )

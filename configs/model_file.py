@@ -466,7 +466,7 @@ def _inputs(top: Mapping[str, Node], dataset: str) -> tuple[InputSpec, ...]:
         if not re.fullmatch(NAME, name):
             raise node.error(f"'{name}' is not a valid name", "use letters, digits and _")
     if not given:
-        raise top["inputs"].error("'inputs' is empty", "inputs: {image: {shape: [3, 32, 32]}}")
+        raise top["inputs"].error("'inputs' is empty", "write e.g. inputs: {image: {shape: [3, 32, 32]}}")
     return tuple(_input(name, node, f"input '{name}'", dataset) for name, node in given.items())
 
 
@@ -489,7 +489,7 @@ def _losses(top: Mapping[str, Node]) -> tuple[LossSpec, ...]:
         return (_loss(top["loss"], "'loss'"),) if "loss" in top else (_NO_LOSS,)
     given = top["losses"].sequence("'losses'")
     if not given:
-        raise top["losses"].error("'losses' is empty", "losses: [mse]")
+        raise top["losses"].error("'losses' is empty", "write e.g. losses: [mse]")
     return tuple(_loss(node, f"loss {number}") for number, node in enumerate(given, start=1))
 
 
@@ -526,7 +526,7 @@ def _text(children: Mapping[str, Node], key: str, what: str, parent: Node) -> st
         raise parent.error(f"{what} has no '{key}'", f"add '{key}: ...'")
     child = children[key]
     if not isinstance(child.value, str):
-        raise child.error(f"'{key}' of {what} must be a word, not {child.kind}")
+        raise child.error(f"'{key}' of {what} must be a word, not {child.kind}", f"write {key}: WORD")
     return child.value
 
 

@@ -89,6 +89,7 @@ def _pictures(folder: str, out: str | None, window: str | None, what: str, paper
     from configs.files import together
     from pulptrain.running.pictures import RunPictures, file_names, window_of
     from pulptrain.running.stored_run import read_summary
+    from traces.csv_file import AGAIN
     from traces.events import TraceError
     from traces.files.tables import read_table
     from traces.memory_table import read_blocks
@@ -99,7 +100,7 @@ def _pictures(folder: str, out: str | None, window: str | None, what: str, paper
     try:
         slices = sorted_slices(read_table(source))
         if not slices:
-            raise InputError("the trace of the run is empty", where=folder, cure="run the simulation again")
+            raise InputError("the trace of the run is empty", where=folder, cure=AGAIN)
         run = RunPictures(slices, summary, lambda _: read_blocks(source), paper=paper)
         if window is not None:
             run = run.within(window_of(window, run.ops, run.cycles))
@@ -112,7 +113,7 @@ def _pictures(folder: str, out: str | None, window: str | None, what: str, paper
                 run.draw(name, *paths)
     except TraceError as error:
         # Of a run it would be a defect; what was read from a file, somebody has changed.
-        raise InputError(str(error), where=str(source), cure="run the simulation again") from None
+        raise InputError(str(error), where=str(source), cure=AGAIN) from None
     return [path for paths in files.values() for path in paths]
 
 

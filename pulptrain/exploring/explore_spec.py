@@ -269,7 +269,7 @@ class _Builder:
             cure = suggestion(key, names).split(" (")[0]
             raise value.error(
                 f"unknown parameter '{key}'",
-                cure if cure.startswith("'") else "use a setting, a path of the SoC file, or model.PATH",
+                cure if cure.startswith("use '") else "use a setting, a path of the SoC file, or model.PATH",
             )
         if (
             value.is_mapping

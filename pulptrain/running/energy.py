@@ -15,7 +15,7 @@ from configs.errors import InputError
 from configs.library import list_names
 from configs.units import parse_si
 from pulptrain.given.settings import Settings
-from traces.csv_file import write_rows
+from traces.csv_file import AGAIN, write_rows
 
 ACTIVITY_NAME = "activity.csv"
 
@@ -115,9 +115,7 @@ def activity_from(summary: Mapping[str, Any], where: str) -> Activity:
         return Activity(by_op, by_core)
     except (KeyError, TypeError, ValueError):
         raise InputError(
-            "the summary of the run lacks the activity that energy is computed from",
-            where=where,
-            cure="run the simulation again",
+            "the summary of the run lacks the activity that energy is computed from", where=where, cure=AGAIN
         ) from None
 
 

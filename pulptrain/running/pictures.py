@@ -13,6 +13,7 @@ from typing import Any
 from configs.errors import InputError
 from configs.suggest import closest
 from configs.values import Struct, replace
+from traces.csv_file import AGAIN
 from traces.events import Slice
 from traces.memory_table import MemoryBlock
 from traces.metrics import OpMetrics, measure
@@ -102,7 +103,7 @@ class RunPictures:
                 draw_bars(energy_chart(energy), *paths, **shown)
             except (KeyError, TypeError, ValueError) as error:
                 message = f"'energy' was changed after pulptrain wrote it: {error!r}"
-                raise InputError(message, where="summary.json", cure="run the simulation again") from None
+                raise InputError(message, where="summary.json", cure=AGAIN) from None
         elif what == "roofline":
             draw_roofline(self.summary, self.slices, *paths, op=self._op_shown(), **shown)
         elif what == "bandwidth":

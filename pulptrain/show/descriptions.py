@@ -97,7 +97,9 @@ def describe(
         raise InputError(
             f"unknown name {name!r}",
             where="show",
-            cure=near if near.startswith("'") else "see pulptrain list models (or socs, kernels, primitives)",
+            cure=near
+            if near.startswith("use '")
+            else "use a name of `pulptrain list models`, socs, kernels or primitives",
         )
     return described
 

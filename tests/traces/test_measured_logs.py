@@ -179,7 +179,7 @@ def test_what_several_rows_hold_is_counted_once(tmp_path: Path) -> None:
             "log.txt:1: the columns are separated by ';', not by commas\n  try: write layer,cycles",
         ),
         ("what,cycles\nconv.FW,5\n", "the file has no column 'op'; its columns are what, cycles"),
-        ("op convolution.FW 5\n", "no op name of the log occurs in m: convolution.FW"),
+        ("op convolution.FW 5\n", "no op of the log is an op of m: convolution.FW"),
     ],
 )
 def test_a_log_that_cannot_be_used_says_why(text: str, told: str, tmp_path: Path) -> None:

@@ -78,7 +78,9 @@ def _check(spec: LayerSpec, where: str) -> None:
     projections = spec.adapter.projections if spec.adapter is not None else ()
     if len(set(projections)) < len(projections):
         raise ConfigError(
-            "'projections' of the adapter lists a projection twice", where=where, cure="name each once"
+            "'projections' of the adapter lists a projection twice",
+            where=where,
+            cure="name every projection once",
         )
     if projections and spec.type != ATTENTION:
         raise ConfigError(

@@ -131,7 +131,8 @@ class GraphBuilder:
         least, most = primitive.inputs
         if not least <= len(inputs) <= most:
             wanted = str(least) if least == most else f"{least} to {most}"
-            raise ShapeError(f"{spec.type} takes {wanted} inputs, not {len(inputs)}", where=where)
+            message = f"{spec.type} takes {wanted} inputs, but has {len(inputs)}"
+            raise ShapeError(message, where=where, cure=f"name {wanted} layers in 'inputs'")
         dtype = dtype_named(spec.dtype or self.dtype, where)
         if not primitive.internal:
             layout = self._wanted_layout(spec, primitive, where) or self._common_layout(inputs)
@@ -223,7 +224,9 @@ class GraphBuilder:
             if layer.primitive.is_view:
                 if prod(source.shape) != prod(given.shape):
                     raise ShapeError(
-                        f"cannot view shape {source.shape} as {given.shape}", where=where_of(spec)
+                        f"cannot view shape {source.shape} as {given.shape}",
+                        where=where_of(spec),
+                        cure=f"use a shape of {prod(source.shape)} elements",
                     )
                 tensor = Tensor(name, given.shape, source.kind, source.dtype, source.name, layout)
             else:
@@ -284,7 +287,7 @@ class GraphBuilder:
                 f"needs a {name} {list(parameter.shape)} of {dtype}, but {word} is {list(source.shape)} of "
                 f"{source.dtype}{' with HWC images' if turned else ''}",
                 where=where,
-                cure=f"use one sample {[1, *parameter.shape]} (`parameter` with `once`), and layout: CHW",
+                cure=f"use one sample {[1, *parameter.shape]} (a `parameter` with `once`), and layout: CHW",
             )
         spec = inserted(layer.spec, name, AS_PARAMETER.name, {})
         view = BuiltLayer(
@@ -311,7 +314,7 @@ class GraphBuilder:
                 )
             if role not in layer.roles:
                 raise ShapeError(
-                    f"step {step.name} needs the tensor '{role}', which this layer does not have",
+                    f"step {step.name} needs the tensor '{role}', which the layer does not have",
                     where=where_of(layer.spec),
                     cure="use all outputs of the layer: an unused output has no gradient",
                 )
@@ -419,7 +422,9 @@ class GraphBuilder:
             source, gradient = self.tensors[layer.roles[role[1:]]], layer.roles["dy"]
             if role[1:] not in layer.inputs or prod(source.shape) != prod(self.tensors[gradient].shape):
                 raise UnsupportedLayerError(
-                    f"{layer.spec.type} cannot compute the gradient of {role[1:]}", where=where_of(layer.spec)
+                    f"{layer.spec.type} cannot compute the gradient of its input {role[1:]}",
+                    where=where_of(layer.spec),
+                    cure=f"freeze the layers before the {layer.spec.type} layer: trainable: false",
                 )
             self.add(
                 Tensor(name, source.shape, "gradient", self.tensors[gradient].dtype, gradient, source.layout)

@@ -163,7 +163,7 @@ def own_samples(
                 cure="use as many labels as samples",
             )
     if not len(inputs):
-        raise InputError("the data has no samples", where=where, cure="use one or more")
+        raise InputError("the data has no samples", where=where, cure="use one sample or more")
     return Samples(inputs, labels, test_inputs, test_labels, where)
 
 
@@ -205,7 +205,8 @@ def endless(pairs: Iterable[tuple[Any, Any]], where: str) -> Iterator[tuple[Any,
             try:
                 one, label = item
             except (TypeError, ValueError):
-                raise InputError(f"sample {count} must be a pair (x, y)", where=where) from None
+                cure = "pass pairs (x, y)"
+                raise InputError(f"sample {count} is not a pair", where=where, cure=cure) from None
             count += 1
             yield one, label
         if count == before:

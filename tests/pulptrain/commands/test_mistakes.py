@@ -108,7 +108,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "zebra a b",
             "unknown command 'zebra'",
-            "known: run, tune, explore, fit, kernel, primitive, validate, convert, replay, plot, why, "
+            "use one of run, tune, explore, fit, kernel, primitive, validate, convert, replay, plot, why, "
             "what-if, deploy, compare, barvinn, list, show, new, example",
         ),
         ("simple-mlp --l1 64KiB", "unknown command 'simple-mlp'", "pulptrain run simple-mlp --l1 64KiB"),
@@ -135,7 +135,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "run simple-mlp --fpus 3",
             "--fpus: unknown FPU arrangement '3'",
-            "3-static (by core number), 3-dynamic (per cycle), or private",
+            "use 3-static (by core number), 3-dynamic (per cycle), or private",
         ),
         (
             "primitive conv2d --shape 3,8,8",
@@ -145,12 +145,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "run simple-mlp --soc soc.yaml",
             "soc.yaml:3: unknown key 'cores' in the SoC file",
-            "under 'parameters': parameters: {cores: {value: 4}}",
+            "move the key under 'parameters': parameters: {cores: {value: 4}}",
         ),
         (
             "run simple-mlp --soc in-parameters.yaml",
             "in-parameters.yaml:3: parameter 'cores' must be a mapping, not the value 4",
-            "cores: {value: 4}",
+            "write cores: {value: 4}",
         ),
         (
             "run simple-mlp --cores eight",
@@ -172,7 +172,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "simple-mlp: fc1.UPD does not use a matmul kernel",
             "use one of FW, IG, WG, fc1.FW, fc1.WG, fc2.FW, fc2.IG, fc2.WG",
         ),
-        ("run simple-mlp --soc chip", "unknown SoC 'chip'", "'chip.yaml'"),
+        ("run simple-mlp --soc chip", "unknown SoC 'chip'", "use 'chip.yaml'"),
         (
             "primitive relu --shape 4 --kernel mm",
             "relu: relu.FW does not use a matmul kernel",
@@ -282,7 +282,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "--loss: small.yaml already specifies 'loss', so --loss does not apply",
             "set 'loss:' in the file, or use the option with a PyTorch module or an ONNX file",
         ),
-        ("run group.yaml", "group.yaml:4: unknown layer 'fcc'", "'fc' (known: fc)"),
+        ("run group.yaml", "group.yaml:4: unknown layer 'fcc'", "use 'fc' (known: fc)"),
         (
             "run groups.yaml",
             "groups.yaml:4: item 1 of 'groups' of optimizer 'sgd' is the text 'fc': input should be a valid "

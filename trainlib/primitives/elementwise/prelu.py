@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from configs.dtypes import FP32
-from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Initial, Op, Tensor
 from trainlib.ir.steps import Array, Scratch, Tensors
@@ -29,6 +28,7 @@ from trainlib.primitives.definition import (
     Values,
 )
 from trainlib.primitives.lowering.axes import LEADING, ONE, Area, Axes, AxesLowering, LeadingBoxes
+from trainlib.primitives.lowering.boxes import rows_of
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 START = Initial("constant", 0.25)
@@ -43,9 +43,7 @@ class _Schema(LayerSchema):
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
-    shape, per_channel = inputs[0].shape, attributes["per_channel"]
-    if len(shape) < 2:
-        raise ShapeError(f"prelu needs an input with channels, but its shape is {shape}", where=where)
+    shape, per_channel = rows_of(inputs[0], "prelu", where), attributes["per_channel"]
     slopes = shape[1] if per_channel else 1
     return LayerPlan(shape, {"w": Parameter((slopes,), START)}, attributes={"per_channel": per_channel})
 

@@ -36,11 +36,11 @@ SIGNS = LabelValues(
     lambda label: np.abs(np.abs(label) - 1) <= ROUNDING,
 )
 COUNTS = LabelValues(
-    "no number below 0",
+    "0 or more",
     lambda generator, shape: generator.integers(4, size=shape).astype(np.float64),
     lambda label: label >= 0,
 )
-DISTRIBUTION = LabelValues("no number below 0", _distribution, lambda label: label >= 0)
+DISTRIBUTION = LabelValues("0 or more", _distribution, lambda label: label >= 0)
 LOGARITHMS = LabelValues(
     "logarithms of probabilities",
     lambda generator, shape: np.log(_distribution(generator, shape)),
