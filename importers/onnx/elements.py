@@ -95,7 +95,7 @@ def clip_options(node: Attributes) -> dict[str, float]:
     for index, (name, option) in enumerate((("min", "low"), ("max", "high")), start=1):
         given = node.values(index) if node.has(index) else None
         if node.has(index) and (given is None or given.size != 1):
-            raise CannotTakeError("its bounds must be single numbers", "use one number for each bound")
+            raise CannotTakeError("the bounds must be single numbers", "use one number for each bound")
         bound = node.real(name, np.inf) if given is None else float(given.reshape(-1)[0])
         if abs(bound) < 3e38:
             options[option] = bound

@@ -353,9 +353,9 @@ def _recurrent(node: Node) -> list[View]:
     check_recurrent(node, kind, view.shape[0])
     if 2 in node.used:
         raise CannotTakeError(
-            "the output of the last cell state is not supported", "use its output or last hidden state"
+            "the output of the last cell state is not supported", "use the output or the last hidden state"
         )
-    word = sequence(node, view, 1, "use Transpose before it: [time, batch, features]")
+    word = sequence(node, view, 1, "put a Transpose before the node: [time, batch, features]")
     ways = _ways(node)
     outputs, lasts = list[View](), list[View]()
     for number, back in enumerate(ways):

@@ -72,7 +72,7 @@ def target_shape(shape: Sequence[int], wanted: Sequence[int], *, zero_is_zero: b
             if index >= len(shape):
                 raise CannotTakeError(
                     f"cannot reshape {list(shape)} to {list(wanted)}: there is no dimension {index} to copy",
-                    "write a size instead of this 0",
+                    "write a size instead of 0",
                 )
             sizes[index] = shape[index]
     if sizes.count(-1) == 1:
@@ -153,7 +153,7 @@ def parts_of(site: Site, view: View, dim: int, sizes: Sequence[int], used: Colle
     """All parts of a dimension: one split if all are used, else slices of those that are."""
     if sum(sizes) != view.shape[dim] or min(sizes, default=0) < 1:
         raise CannotTakeError(
-            f"the sizes {list(sizes)} do not add up to {view.shape[dim]}", "use sizes that add up to it"
+            f"the sizes {list(sizes)} add up to {sum(sizes)}", f"use sizes that add up to {view.shape[dim]}"
         )
     if len(sizes) == 1:
         return [view]
@@ -402,7 +402,8 @@ def to_space(site: Site, view: View, size: int, *, depth_first: bool = False) ->
     kept = channels // size**2 if size > 0 else 0
     if not kept or channels % size**2:
         raise CannotTakeError(
-            f"block size {size} does not divide {channels} channels", "use a block size that divides them"
+            f"block size {size} does not divide {channels} channels",
+            "use a block size that divides the channels",
         )
     base = len(lead)
     cut = (size, size, kept) if depth_first else (kept, size, size)
@@ -418,7 +419,8 @@ def to_depth(site: Site, view: View, size: int, *, depth_first: bool = False) ->
     *lead, channels, high, wide = view.shape
     if size < 1 or high % size or wide % size:
         raise CannotTakeError(
-            f"block size {size} does not divide an image of {high}x{wide}", "use one that divides both"
+            f"block size {size} does not divide an image of {high}x{wide}",
+            "use a block size that divides both",
         )
     base = len(lead)
     cut = viewed(site, view, (*lead, channels, high // size, size, wide // size, size))

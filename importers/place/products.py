@@ -134,7 +134,7 @@ def product(site: Site, left: View, right: View, *, as_stored: bool = False, suf
     left, right = wider(left, lead + 2), wider(right, lead + 2)
     for view in (left, right):
         if any(BATCH in dim for dim in view.dims[-2:]) and view.batch > 1:
-            raise CannotTakeError("its product mixes samples of the batch", "put the batch in front")
+            raise CannotTakeError("the product mixes samples of the batch", "put the batch first")
     same = _leading(left) == _leading(right)
     if not same:
         left, right = _aligned(site, left, right)

@@ -86,7 +86,7 @@ def _batch_norm(node: Node) -> list[Any]:
     given = _roles(node)
     if not training and "running_mean" not in given:
         raise CannotTakeError(
-            "it normalises with running statistics, but has none",
+            "the layer normalises with running statistics, but stores none",
             "use track_running_stats=True, or module.train()",
         )
     options = {"momentum": node["momentum"]} if training else {"fixed_statistics": True}
@@ -205,7 +205,7 @@ def _recurrent(node: Node) -> list[Any]:
             word = applied(node, "dropout", output, {"p": node["dropout"]}, suffix=f"_dropout{layer}").word
     if 2 in node.used:
         raise CannotTakeError(
-            "the output of the last cell state is not supported", "use its output or last hidden state"
+            "the output of the last cell state is not supported", "use the output or the last hidden state"
         )
     output = output.swapped(0, batch_dim)
     if output.shape != node.shape:
@@ -218,7 +218,9 @@ def _initial(node: Node, state: Any, number: int, hidden: int, batch: int) -> st
     if isinstance(state, View) and state.shape[0] > 1:
         state = sliced(node, state, 0, number, number + 1)
     if isinstance(state, Constant) and state.trained:
-        raise CannotTakeError("a trained initial state is not supported", "remove it; it is then zero")
+        raise CannotTakeError(
+            "a trained initial state is not supported", "remove the initial state: zeros are used"
+        )
     return initial_state(node, state, hidden, batch, "use no initial state")
 
 

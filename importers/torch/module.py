@@ -220,7 +220,7 @@ def _end(draft: Draft, output: View) -> str:
     """The layer that gives what forward returns, as it returns it."""
     word = _stored(draft, output)
     if "." in word or word in draft.inputs:
-        what = "forward returns its input, or a part of it"
+        what = "forward returns the input, or a part of the input"
         raise UnsupportedLayerError(what, where=draft.where, cure="use at least one layer in forward")
     return word
 
@@ -238,7 +238,7 @@ def _classes(draft: Draft, word: str) -> int:
     rows = draft.smallest_table(word)
     if rows is None:
         raise UnsupportedLayerError(
-            "the network has an integer input, but no embedding reads it",
+            "the network has an integer input that no embedding reads",
             where=draft.where,
             cure="start with torch.nn.Embedding, or use an input of floats",
         )

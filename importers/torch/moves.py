@@ -75,7 +75,7 @@ def _same(node: Node) -> View:
 
 def _detach(node: Node) -> Any:
     raise CannotTakeError(
-        "stopping the gradient is not supported here", "use requires_grad=False for the parameters before it"
+        "stopping the gradient is not supported here", "use requires_grad=False for the parameters before"
     )
 
 

@@ -41,7 +41,7 @@ def _attention(node: Node) -> View:
     elif mask is not None:
         raise CannotTakeError(
             "the attention mask must not depend on the network's input",
-            "use a buffer, or compute it from sizes",
+            "use a buffer, or compute the mask from sizes",
         )
     weights = softmax(node, scores, len(scores.dims) - 1, suffix="_softmax")
     if node["dropout_p"]:

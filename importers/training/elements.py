@@ -41,7 +41,7 @@ def _backward(item: TrainingNode) -> None:
     roles = {role: item.read(index) for index, role in enumerate(op.gradient.split()[1:])}
     shape = item.draft.shape(roles["dy"])
     if any(item.draft.shape(name) != shape for name in roles.values()):
-        raise CannotTakeError("its inputs have different shapes", "put Expand before it, for equal shapes")
+        raise CannotTakeError("the inputs have different shapes", "make the shapes equal by Expand")
     plan = item.draft.plan(op.ours, options_of(item, op), [shape])
     item.apply(op.ours, "IG", {**roles, "dx": item.result(shape)}, plan)
 
@@ -140,7 +140,7 @@ def _scale(item: TrainingNode) -> None:
     factor, down = item.only(1), item.integer("scale_down", 0)
     if factor is None or (down and not factor):
         raise CannotTakeError(
-            "it must multiply or divide by a constant other than 0", "use an initializer of one number"
+            "the factor or divisor is not a constant other than 0", "use an initializer of one number"
         )
     _scaled(item, item.read(0), 1 / factor if down else factor)
 
@@ -182,7 +182,7 @@ def _prelu(item: TrainingNode) -> None:
     behind = draft.shape(slope)[-len(shape[2:]) :] if shape[2:] else ()
     if prod(sizes) != 1 and (sizes != shape[1:2] or prod(behind) != 1):
         raise CannotTakeError(
-            f"its slopes have shape {list(draft.shape(slope))}", "use one slope, or one per channel"
+            f"the slopes have shape {list(draft.shape(slope))}", "use one slope, or one per channel"
         )
     parameters = {"w": draft.view(slope, sizes or (1,))}
     options = {"per_channel": bool(sizes)}
@@ -301,7 +301,7 @@ def _split(item: TrainingNode) -> None:
     sizes = part_sizes(item, shape[axis], len(item.node.outputs))
     if sum(sizes) != shape[axis]:
         raise CannotTakeError(
-            f"the sizes {list(sizes)} do not add up to {shape[axis]}", "use sizes that add up to it"
+            f"the sizes {list(sizes)} add up to {sum(sizes)}", f"use sizes that add up to {shape[axis]}"
         )
     for index, part in enumerate(parts(item, item.read(0), axis, sizes)):
         item.give(part, index=index)

@@ -209,7 +209,7 @@ class _Reader:
             return
         tensor = self.graph.tensor(name)
         if not tensor.is_static or 0 in tensor.sizes:
-            what = f"its input '{name}' has the shape {tensor.shape_text}"
+            what = f"input '{name}' has the shape {tensor.shape_text}"
             raise self._wrong(what, "use sizes above 0")
         floats = tensor.dtype.startswith(("float", "bfloat"))
         kind, dtype = "weight", "float32"
@@ -359,9 +359,9 @@ class _Reader:
             weight = node.input(0)
             if weight not in totals:
                 raise InputError(
-                    f"the node updates '{weight}', but the training graph does not accumulate its gradient",
+                    f"the node updates '{weight}', whose gradient the training graph does not accumulate",
                     where=optimizer.path,
-                    cure="use the optimizer graph that belongs to this training graph",
+                    cure="use the optimizer graph that was exported with the training graph",
                 )
             rate = _rate(TrainingNode(node, self.draft, "", optimizer.opset))
             updates.append((weight, totals[weight], rate))

@@ -93,7 +93,9 @@ class TrainingNode(Attributes):
         """Shape the file says an output has."""
         tensor = self.draft.graph.tensor(self.out(index))
         if not tensor.is_static:
-            raise CannotTakeError(f"the shape of '{tensor.name}' is missing", "add its value_info")
+            raise CannotTakeError(
+                f"the shape of '{tensor.name}' is missing", "add a value_info for the tensor"
+            )
         return tensor.sizes
 
     def made(self, name: str, shape: Sequence[int]) -> str:
@@ -352,7 +354,7 @@ def _max_pool_grad(item: TrainingNode) -> None:
     draft = item.draft
     kept = draft.recall("max_pool2d", *item.node.inputs[1:])
     if kept is None:
-        raise CannotTakeError("the graph has no MaxPool for this MaxPoolGrad", "put it in the same graph")
+        raise CannotTakeError("the graph of MaxPoolGrad has no MaxPool", "put both nodes in one graph")
     dx = item.result(draft.shape(kept.roles["x"]))
     item.apply("max_pool2d", "IG", {"argmax": kept.roles["argmax"], "dy": item.read(0), "dx": dx}, kept.plan)
 
@@ -452,7 +454,7 @@ def _layer_norm(item: TrainingNode) -> None:
     draft, x = item.draft, item.read(0)
     shape, row = _rows(item, draft.shape(x))
     if not item.has(1):
-        raise CannotTakeError("the node lacks its input 'scale'", "connect a scale to this input")
+        raise CannotTakeError("the node has no input 'scale'", "connect a scale")
     kind, options, statistics = "rms_norm", {}, ["inv_std"]
     if item.kind == "LayerNormalization":
         kind, options, statistics = "layer_norm", {"bias": item.has(2)}, ["mean", "inv_std"]
