@@ -75,7 +75,7 @@ def parse_resident(text: str) -> tuple[str, ...]:
         raise InputError(
             f"cannot read {text!r}",
             where="--resident",
-            cure="use auto, off, or TENSOR, or TENSOR@OP..OP (comma-separated)",
+            cure="use auto, off, or a list of TENSOR or TENSOR@OP..OP, e.g. fc.weight@fc.FW..fc.IG",
         )
     return names
 

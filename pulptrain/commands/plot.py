@@ -42,7 +42,9 @@ def command(
         common.option(
             "--what",
             "all|gantt|gantt-stalls|breakdown|memory|causes|roofline|bandwidth|bytes|energy|speed-up",
-            "Picture to draw. causes shows lost cycles; speed-up compares runs with different --cores.",
+            "Picture to draw; docs/pictures.md shows each. gantt: work of cores and DMA over time; "
+            "breakdown: cycles per layer; causes: lost cycles per op; bytes: live bytes over time; "
+            "speed-up: runs with different --cores.",
         ),
     ] = "all",
     out: Annotated[
@@ -71,7 +73,7 @@ def command(
         elif len(folders) > 1:
             strips = shlex.join(["pulptrain", "compare", *folders, "--out", "strips.png"])
             raise InputError(
-                "this picture shows one run, but several are named",
+                "the picture shows one run, but several are named",
                 where="plot",
                 cure=f"name one run, use --what {SPEED_UP}, or draw all on one axis by {strips}",
             )
@@ -158,6 +160,8 @@ def _targets(out: str, names: Sequence[str], files: Sequence[Sequence[str]]) -> 
         }
     if len(names) > 1:
         raise InputError(
-            f"{len(names)} pictures cannot share one file", where="--out", cure="choose one picture by --what"
+            f"{len(names)} pictures cannot share the one file of --out",
+            where="--out",
+            cure="choose one picture by --what, or use a folder",
         )
     return {names[0]: [check_file(out, "--out", is_our_picture)]}

@@ -60,7 +60,10 @@ Step = Annotated[
 Option = Annotated[
     list[str] | None,
     common.option(
-        "--option", "KEY=VALUE", "Option of the layer, as in a model file, e.g. kernel=3.", common.RUN
+        "--option",
+        "KEY=VALUE",
+        "Option of the layer, as in a model file, e.g. kernel=3; `pulptrain show NAME` lists all.",
+        common.RUN,
     ),
 ]
 Dtype = Annotated[

@@ -33,7 +33,10 @@ SaveValues = Annotated[
 NoFunctional = Annotated[
     bool,
     common.option(
-        "--no-functional", "", "Simulate the timing only; compute and check no numbers.", common.RUN
+        "--no-functional",
+        "",
+        "Simulate the timing only, which is faster; compute and check no numbers.",
+        common.RUN,
     ),
 ]
 DumpProgram = Annotated[

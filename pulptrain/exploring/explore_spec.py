@@ -230,7 +230,7 @@ def _baseline(node: Node | None, combinations: Sequence[Mapping[str, Node]]) -> 
     for number, combination in enumerate(combinations):
         if all(key in combination and combination[key].plain() == value for key, value in wanted.items()):
             return number
-    raise node.error("no point of the sweep matches 'baseline'", "set it to the values of one point")
+    raise node.error("no point of the sweep matches 'baseline'", "set 'baseline' to the values of one point")
 
 
 class _Builder:
@@ -459,7 +459,7 @@ def _sweep(node: Node | None) -> Iterator[dict[str, Node]]:
     for key, values in axes.items():
         count *= len(values)
         if not values:
-            raise children[key].error(f"'{key}' has no values", "list some")
+            raise children[key].error(f"'{key}' has no values", f"list values of '{key}'")
     if count > MAX_POINTS:
         raise node.error(f"the sweep has too many points: {count}", f"use at most {MAX_POINTS}")
     for values in product(*axes.values()):
@@ -479,14 +479,15 @@ def _objectives(node: Node | None, has_energy: bool) -> tuple[str, ...]:
     for item in node.sequence("'objectives'"):
         if item.value == "energy_nj":
             raise item.error(
-                "the objective 'energy' now has its unit in its name", f"'{ENERGY}' ({SETTINGS_OF_ENERGY})"
+                "the objective 'energy' now has its unit in its name",
+                f"use '{ENERGY}' ({SETTINGS_OF_ENERGY})",
             )
         if item.value not in (*OBJECTIVES, *FORMER):  # a mapping or a list may stand there
             cure = suggestion(str(item.value), OBJECTIVES)
             raise item.error(f"unknown objective {item.value!r}", cure)
         names.append(str(item.value))
     if not names:
-        raise node.error("'objectives' is empty", "remove 'objectives', or name some")
+        raise node.error("'objectives' is empty", "remove 'objectives', or list objectives")
     return tuple(dict.fromkeys(new_objectives(names)))
 
 

@@ -37,7 +37,7 @@ def chip_of(settings: Settings, timing: SocTiming) -> Chip:
         raise InputError(
             f"SoC {timing.name} has no energy coefficients, and --energy is missing",
             where="--energy",
-            cure=f"use --energy {' or '.join(list_names('energy'))}, or a file (docs/energy.md)",
+            cure=f"use --energy with one of {', '.join(list_names('energy'))}, or a file (docs/energy.md)",
         )
     model = load_energy(name)
     vdd = parse_si(settings.vdd, "V", where="--vdd") if settings.vdd is not None else None

@@ -195,6 +195,6 @@ def window_of(text: str, ops: Sequence[OpMetrics], makespan_cycles: int) -> Wind
     raise InputError(
         f"{text!r} is neither an op nor a range of cycles",
         where="--window",
-        cure=f"{f'{near!r}, or ' if near else ''}START:END with 0 <= START < END <= {makespan_cycles}, "
+        cure=f"use {f'{near!r}, or ' if near else ''}START:END with 0 <= START < END <= {makespan_cycles}, "
         f"or an op: {listed}{more}",
     )

@@ -54,5 +54,5 @@ def read_exploration(folder: Path) -> dict[str, Any]:
         isinstance(point, dict) and {"number", "values", "on_front", "reason"} <= point.keys()
         for point in points
     ):
-        raise InputError("the entry 'points' is damaged or was edited", where=str(path), cure=again)
+        raise InputError("'points' is not the list that pulptrain wrote", where=str(path), cure=again)
     return exploration

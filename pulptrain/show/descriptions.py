@@ -88,9 +88,11 @@ def describe(
     if not described and name.removesuffix("s") in KINDS:
         each = name.removesuffix("s")
         words = (
-            f"name one of {', '.join(names_of(each))}" if each == "stall" else f"see pulptrain list {each}s"
+            f"use one of {', '.join(names_of(each))}"
+            if each == "stall"
+            else f"use a name of `pulptrain list {each}s`"
         )
-        raise InputError(f"'{name}' is a group of names, not one of them", where="show", cure=words)
+        raise InputError(f"'{name}' is not a name, but the kind of many", where="show", cure=words)
     if not described:
         names = sorted({word for each in KINDS if kind in (None, each) for word in names_of(each)})
         near = suggestion(name, names).partition(" (known")[0]

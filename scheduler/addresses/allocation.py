@@ -122,7 +122,7 @@ def _sweep(items: list[Allocation]) -> None:
             continue
         if item.last_op < item.first_op:
             raise OverlapError(
-                f"{item.name} has its last use (op {item.last_op}) before its first (op {item.first_op})"
+                f"the last use of {item.name} (op {item.last_op}) is before the first (op {item.first_op})"
             )
         place = bisect_left(live, key)
         for _, other in live[max(place - 1, 0) : place + 1]:

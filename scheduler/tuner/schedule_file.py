@@ -222,13 +222,13 @@ def _read(node: Node) -> TunedSchedule:
     if type(number) is not int or number != FORMAT:
         raise top["format"].error(
             f"format {top['format'].plain()!r} is unknown; this pulptrain reads format {FORMAT}",
-            "use the pulptrain version that wrote it, or tune again",
+            "use the pulptrain version that wrote the file, or tune again",
         )
     model = validate(NamedSchema, top["model"], "'model'")
     soc = validate(TunedSocSchema, top["soc"], "'soc'")
     codegen = top["codegen"].value
     if not isinstance(codegen, str):
-        raise top["codegen"].error(f"'codegen' is {top['codegen'].kind}", "a name")
+        raise top["codegen"].error(f"'codegen' is {top['codegen'].kind}", "write the name of a codegen")
     problems = Problems()
     read = (problems.of(_choice, item) for item in top["choices"].sequence("'choices'"))
     choices = tuple(choice for choice in read if choice is not None)
@@ -283,7 +283,7 @@ def _choice(node: Node) -> OpChoice:
     read = validate(ChoiceSchema, node, "a choice")
     keys = node.mapping("a choice")
     if read.variant and read.im2col:
-        raise keys["im2col"].error("'im2col' and 'variant' mean the same", "remove it")
+        raise keys["im2col"].error("'im2col' and 'variant' mean the same", "remove 'im2col'")
     tile = tuple(read.tile.items()), tuple(read.loop_order), read.buffering
     how = *tile, read.kernel, read.variant or read.im2col
     return OpChoice(read.op, Cut(*how, read.tiles, read.l1_bytes, read.cycles), node=node)

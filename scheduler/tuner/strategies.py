@@ -279,7 +279,7 @@ def _optuna(search: OpSearch) -> Search:
         raise InputError(
             "--strategy optuna needs the Python package optuna, which is not installed",
             where="--strategy optuna",
-            cure="pip install 'pulptrain[search]'",
+            cure="run pip install 'pulptrain[search]'",
         ) from None
     if not search.candidates:
         return

@@ -184,5 +184,5 @@ def _needs_pyarrow(path: Path) -> InputError:
     return InputError(
         "reading Parquet needs pyarrow, which is not installed",
         where=str(path),
-        cure="pip install 'pulptrain[tables]', or use the CSV table",
+        cure="run pip install 'pulptrain[tables]', or use the CSV table",
     )

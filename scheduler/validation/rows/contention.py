@@ -90,7 +90,9 @@ def predict(case: Case) -> Prediction:
     moved_bytes = COVER_BYTES + size_bytes
     timing = machine_of(case, l1_bytes=moved_bytes, l2_bytes=moved_bytes)
     if cores >= timing.cores:
-        raise case.error(f"{cores} cores and the master are to load", f"use {timing.cores} cores in all")
+        raise case.error(
+            f"the row has {cores} loading cores besides the master", f"use {timing.cores} cores in total"
+        )
     alone: list[Action] = [
         DmaStart(0, commands=(Command(to_l1, 0, "l2", 0, size_bytes),)),
         DmaWait(1, transfer=0),
@@ -114,7 +116,7 @@ def predict_core(case: Case) -> Prediction:
         return Prediction(0)
     if not case.number("n_traffic_cores"):
         raise case.error(
-            f"core 1 is to load {total} words, but no core is set to load", "set n_traffic_cores to 1 or more"
+            f"core 1 loads {total} words, but n_traffic_cores is 0", "set n_traffic_cores to 1 or more"
         )
     timing = machine_of(case)
     team = _loads_of(case)

@@ -258,7 +258,7 @@ def test_a_large_table_of_cases_is_not_read(name: str, tmp_path: Path) -> None:
 def test_a_line_without_end_is_not_read(tmp_path: Path) -> None:
     file = tmp_path / "a.csv.gz"
     file.write_bytes(gzip.compress(b"id,cycles\n" + bytes(100_000_000), 1))
-    with at_once(), pytest.raises(ConfigError, match="a line has more than 1048576 characters"):
+    with at_once(), pytest.raises(ConfigError, match="the line has more than 1048576 characters"):
         read_cases(file, (Column("cycles", 1),))
 
 

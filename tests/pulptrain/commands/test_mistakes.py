@@ -193,11 +193,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "--resident: simple-mlp has no tensor 'all'",
             "use auto (tensors that save cycles), or names: TENSOR,TENSOR@OP..OP",
         ),
-        ("show stall", "show: 'stall' is a group of names, not one of them", f"name one of {STALLS}"),
+        ("show stall", "show: 'stall' is not a name, but the kind of many", f"use one of {STALLS}"),
         (
             "show kernels",
-            "show: 'kernels' is a group of names, not one of them",
-            "see pulptrain list kernels",
+            "show: 'kernels' is not a name, but the kind of many",
+            "use a name of `pulptrain list kernels`",
         ),
         (
             "primitive conv2d",

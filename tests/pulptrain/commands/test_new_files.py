@@ -141,7 +141,7 @@ def test_a_shown_file_can_be_copied_and_run(
     for arguments, hint in (
         (["show", "conv2", "--kind", "primitive"], "'conv2d'"),
         (["show", "pulp-open", "dmma"], "dma"),
-        (["show", "mm", "--file"], "applies only to models and SoCs"),
+        (["show", "mm", "--file"], "has no YAML file that --file can print"),
         (["show", "mm", "--kind", "kernl"], "'kernel'"),
         (["show", "mm", "--codegen", "clang"], "clang-xpulp"),
     ):

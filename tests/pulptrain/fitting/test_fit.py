@@ -160,7 +160,8 @@ def test_that_none_was_found_in_time_is_not_that_there_is_none(monkeypatch: pyte
 
 def test_a_refusal_ends_with_its_time_and_names_one_form_that_fits() -> None:
     with pytest.raises(
-        InputError, match=r"--time-limit: the search reached its time limit .* of L2; there may still be some"
+        InputError,
+        match=r"--time-limit: the search reached its time limit .* of L2; there may be such parameters",
     ) as raised:
         pt.fit("simple-mlp", l2="2KiB", l3=0, icache="warm", time_limit=0.01)
     size = re.search(r"--l2 (\d+)KiB for inference;", str(raised.value))

@@ -237,7 +237,7 @@ def test_values_are_looked_at_where_no_number_is_computed_too(folder, capsys, mo
         ("tune spec.yaml", "spec.yaml is an exploration, not a model\n"),
         ("fit soc.yaml", "soc.yaml is a SoC, not a model"),
         ("run x.csv", "x.csv is a table of measured rows, not a model"),
-        ("explore simple-mlp", "add 'model: simple-mlp', then pulptrain explore spec.yaml"),
+        ("explore simple-mlp", "add 'model: simple-mlp', and use spec.yaml"),
         ("explore out", "out is a folder of results, not an exploration file"),
         ("why simple-mlp", "try: pulptrain run simple-mlp --out DIR, then use DIR here"),
         ("plot net.onnx", "try: pulptrain run net.onnx --out DIR, then use DIR here"),

@@ -221,7 +221,7 @@ def test_rows_are_chosen_by_column_but_all_are_checked(tmp_path: Path) -> None:
         read_cases(path, mm.COLUMNS, [parse_selection("kernal=mm")])
     with pytest.raises(InputError, match="the file has no row to predict") as caught:
         read_cases(path, mm.COLUMNS, [parse_selection("kernel=mn"), parse_selection("id=r1")])
-    assert caught.value.cure == "--where: kernel is one of 'mm', 'mm_u2'; id is one of 'r1', 'r2'"
+    assert caught.value.cure == "use another --where: kernel is one of 'mm', 'mm_u2'; id is one of 'r1', 'r2'"
     bad = mm_file(tmp_path, MM_ROW.replace(",8,8,8,", ",8,x,8,"), other)
     with pytest.raises(ConfigError):
         read_cases(bad, mm.COLUMNS, [parse_selection("kernel=mm_u2")])
@@ -267,7 +267,7 @@ def test_a_row_with_two_measured_times_is_two_cases() -> None:
     ("kind", "cells", "hint"),
     [
         ("icache", {"cores": 1, "n_nops": 1 << 40, "code_bytes": 64}, "of code do not fit in memory"),
-        ("dma-contention", {"bytes": 64, "n_traffic_cores": 8}, "8 cores and the master are to load"),
+        ("dma-contention", {"bytes": 64, "n_traffic_cores": 8}, "8 loading cores besides the master"),
         ("dma-contention", {"bytes": 1 << 20, "n_traffic_cores": 0}, "but its length field holds"),
         ("overlap", {"transfers": 17}, "17 transfers start before"),
         ("micro", {"group": "cluster_pe0", "name": "nop", "n": 1 << 30}, "operations"),
