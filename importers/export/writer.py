@@ -241,7 +241,7 @@ def _drafted(spec: ModelSpec, start: Start) -> _Graph:
             problems.append(
                 Problem(layer.name, layer.type, results[0].shape, error.reason, error.nearest, layer.where)
             )
-    cure = "change the listed layers as said there, or use NAME.yaml, which can store every model"
+    cure = "change the listed layers, or use NAME.yaml, which can store every model"
     refuse(problems, f"of {len(spec.layers)} layers have no equivalent in ONNX", spec.where, cure)
     ends = [_word(word) for loss in spec.losses for word in (loss.of or before, loss.target) if word]
     return _Graph(draft, tuple(fed), tuple(tensors[word] for word in dict.fromkeys(ends)))

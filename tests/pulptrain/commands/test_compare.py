@@ -138,7 +138,7 @@ def test_runs_that_cannot_be_compared(
         ([str(log)], "log.txt: a measured log can be compared with one run only"),
         ([empty, str(log)], "empty: the summary of the run lacks the causes of lost cycles"),
         ([three[0], "/dev/null"], "cannot read"),
-        ([*three, "--in-l1"], "--in-l1: --in-l1 applies to the comparison with a measured log only"),
+        ([*three, "--in-l1"], "--in-l1: the option applies to the comparison with a measured log only"),
         ([*three, "--out", "picture.txt"], "--out: the picture format of 'picture.txt' is unknown"),
         ([*three, "--out", str(notes)], "was not overwritten"),
         ([*three, "--fail-above", "much"], "--fail-above: cannot read 'much'"),

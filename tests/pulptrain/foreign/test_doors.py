@@ -231,7 +231,7 @@ def test_values_are_looked_at_where_no_number_is_computed_too(folder, capsys, mo
     [
         (
             "what-if out",
-            "out is a folder of results, not a model\n  try: its model, simple-mlp; or pulptrain why",
+            "out is a folder of results, not a model\n  try: use its model, simple-mlp; or pulptrain why",
         ),
         ("run .", ". is a folder, not a model"),
         ("tune spec.yaml", "spec.yaml is an exploration, not a model\n"),
@@ -239,9 +239,9 @@ def test_values_are_looked_at_where_no_number_is_computed_too(folder, capsys, mo
         ("run x.csv", "x.csv is a table of measured rows, not a model"),
         ("explore simple-mlp", "add 'model: simple-mlp', and use spec.yaml"),
         ("explore out", "out is a folder of results, not an exploration file"),
-        ("why simple-mlp", "try: pulptrain run simple-mlp --out DIR, then use DIR here"),
-        ("plot net.onnx", "try: pulptrain run net.onnx --out DIR, then use DIR here"),
-        ("compare net.py:Net out", "try: pulptrain run net.py:Net --out DIR, then use DIR here"),
+        ("why simple-mlp", "try: run `pulptrain run simple-mlp --out DIR`, and use DIR"),
+        ("plot net.onnx", "try: run `pulptrain run net.onnx --out DIR`, and use DIR"),
+        ("compare net.py:Net out", "try: run `pulptrain run net.py:Net --out DIR`, and use DIR"),
         ("kernel simple-mlp", "simple-mlp is a model, not a kernel"),
         ("primitive simple-mlp", "simple-mlp is a model, not a layer, loss or optimizer"),
         ("validate simple-mlp x.csv", "simple-mlp is a model, not a kind of measured rows"),

@@ -390,7 +390,7 @@ def test_ctrl_c_leaves_a_schedule_that_runs(
         (["--strategy", "best"], "exhaustive"),
         (["--workers", "0"], "1 or more"),
         (["--executor", "dask://"], "dask://HOST:PORT"),
-        (["--cache", "c", "--no-cache"], "--cache and --no-cache exclude each other"),
+        (["--cache", "c", "--no-cache"], "--cache cannot be combined with --no-cache"),
         (["--start", "none.yaml"], "no such file"),
         (["--tilings", "-1"], "--tilings"),
         (["--step-variants", "gpu"], "unknown variant 'gpu'"),

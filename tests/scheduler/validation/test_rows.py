@@ -177,7 +177,9 @@ def test_a_row_that_no_machine_can_measure_is_refused_with_its_line(
 ) -> None:
     header, rows = measured_rows(kind)
     path = with_cell(tmp_path, header, next(row for row in rows if text in row), column, cell)
-    message = r"row '.*(no (element|core is set|lines of)|cannot start|lines of 65536 B|does not list)"
+    message = (
+        r"row '.*(no (element|lines of)|n_traffic_cores is 0|cannot start|lines of 65536 B|does not list)"
+    )
     with pytest.raises(InputError, match=message) as caught:
         validate(kind, path, workers=1)
     assert caught.value.where == f"{path}:2"
