@@ -48,4 +48,4 @@ def _name(item: Node, number: int) -> str:
 
 
 def _unknown(step: str, known: Mapping[str, object], value: Node, path: str) -> ConfigError:
-    return value.error(f"there is no '{step}' in '{path}'", suggestion(step, known))
+    return value.error(f"'{path}' has no '{step}'", suggestion(step, known))

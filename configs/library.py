@@ -23,9 +23,9 @@ PULP = "pulp"
 """Kind of machine that a SoC file describes unless it says ``machine: ...``."""
 
 _SWAPPED: Mapping[str, str] = {
-    "models": "name a model (`pulptrain list models`): pulptrain run tutorial-cnn --soc {name}",
+    "models": "use a model (`pulptrain list models`), e.g. pulptrain run tutorial-cnn --soc {name}",
     "soc": "use --soc with a SoC (`pulptrain list socs`); the model follows the command",
-    "energy": "--energy takes coefficients of a chip (docs/energy.md)",
+    "energy": "use --energy with coefficients of a chip (docs/energy.md)",
 }
 """By the kind that is asked for: what to write where a name of the other kind was given."""
 

@@ -412,7 +412,9 @@ def _check_names(spec: ModelSpec) -> None:
     for what, name, where in (*named, *((f"label '{name}'", name, where) for name, where in labels.items())):
         if name in inputs:
             raise ConfigError(
-                f"{what} and an input of the model have the same name", where=where, cure="rename one of them"
+                f"{what} and an input of the model have the same name",
+                where=where,
+                cure="rename one of the two",
             )
     if spec.dataset in DATASETS and spec.dataset != "random" and max(len(inputs), len(labels)) > 1:
         raise ConfigError(
@@ -448,7 +450,7 @@ def _train(node: Node, layers: Sequence[LayerSpec]) -> str | tuple[str, ...] | N
             raise ConfigError(
                 f"'train' lists layer {layer.name}, which is frozen by trainable: false",
                 where=layer.where,
-                cure="remove one of these two settings",
+                cure="remove 'trainable: false', or the layer from 'train'",
             )
     return names
 
@@ -542,7 +544,7 @@ def _layers(node: Node, problems: Problems) -> tuple[LayerSpec, ...]:
                 ConfigError(
                     f"two layers have the name '{layer.name}', the first in line {lines[layer.name]}",
                     where=layer.where,
-                    cure="rename one of them",
+                    cure="rename one of the two",
                 )
             )
         lines[layer.name] = item.line

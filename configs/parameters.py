@@ -195,7 +195,7 @@ def load_parameters(
     tree = _trees(name_or_path)[profile]
     if tree.machine != machine:
         raise ConfigError(
-            f"'{tree.name}' describes a machine of kind '{tree.machine}', but this command needs '{machine}'",
+            f"'{tree.name}' describes a machine of kind '{tree.machine}', but the command needs '{machine}'",
             where=tree.file,
             cure=f"use `{COMMANDS[tree.machine]}`, or another SoC",
         )
@@ -210,7 +210,7 @@ def load_parameters(
         try:
             value = _value(text, old.unit, path, where)
         except ConfigError as error:
-            cure = f"{error.cure}; {tree.name} has {old.value} {old.unit}"
+            cure = f"{error.cure}; {tree.name} has {old.value} {old.unit}".removesuffix(" count")
             raise ConfigError(error.message, where=where, cure=cure) from None
         changed[path] = replace(old, value=value, source="set by the user", assumed=False, where=where)
     return replace(tree, parameters=MappingProxyType(changed))
@@ -394,9 +394,7 @@ def _value(given: Any, unit: str, path: str, where: str) -> Value:
         needed = "a whole number" if kind == "integer" else "a finite number"
     if result is None:
         raise ConfigError(
-            f"'{path}' is '{shortened(str(given))}' but must be {needed}",
-            where=where,
-            cure=f"use {needed} ({unit})",
+            f"'{path}' is '{shortened(str(given))}', but must be {needed}", where=where, cure=f"use {needed}"
         )
     return result
 

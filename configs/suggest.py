@@ -23,6 +23,8 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     if not (entries := list(known)):
         return f"remove '{word}'"
     match, listing = closest(word, entries), ", ".join(entries)
+    if len(entries) == 1:
+        return f"use '{listing}'"
     return f"use '{match}' (known: {listing})" if match else f"use one of {listing}"
 
 
@@ -35,7 +37,7 @@ def path_suggestion(path: str, known: Collection[str]) -> str:
         return f"use '{same_name[0]}'"
     if group and in_group:
         match = closest(name, in_group)
-        return f"use '{in_group[match]}'" if match else f"use one of {', '.join(in_group)} of {group}"
+        return f"use '{in_group[match]}'" if match else f"use one of {group}: {', '.join(in_group)}"
     if (match := closest(path, same_name or known)) is not None:
         return f"use '{match}'"
     return f"use a path in one of: {', '.join(dict.fromkeys(each.partition('.')[0] for each in known))}"

@@ -99,7 +99,7 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError("no such file", where=str(path), cure="check the path") from None
+        raise ConfigError("the file does not exist", where=str(path), cure="check the path") from None
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"the file is not UTF-8 text: {error.reason}", where=str(path), cure="save the file as UTF-8"

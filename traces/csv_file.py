@@ -45,7 +45,7 @@ def rows_of(path: Path, columns: Sequence[str], what: str) -> Iterator[tuple[str
                 line = reader.line_num
                 if None in row or None in row.values():
                     raise InputError(
-                        f"the row does not have {len(reader.fieldnames or ())} fields, as the header has",
+                        f"the row does not have {len(reader.fieldnames or ())} fields, as many as the header",
                         where=f"{path}:{line}",
                         cure=AGAIN,
                     )

@@ -233,7 +233,7 @@ class Dma(Module):
         """
         order = txn.extension
         if not isinstance(order, Order):
-            raise InputError(f"the DMA takes an Order, not a {type(order).__name__}", where=self.path)
+            raise InputError(f"send an Order, not a {type(order).__name__}", where=self.path)
         self.check((order.command,))
         self.land()
         queue = self._queues.setdefault(txn.master, deque())

@@ -218,6 +218,6 @@ def commit(effect: Effect, results: Sequence[Array], storages: Mapping[str, Stor
     """
     if len(results) != len(effect.writes):
         names = ", ".join(place.name or "?" for place in effect.writes)
-        raise InputError(f"a kernel returned {len(results)} arrays, but writes {len(effect.writes)}: {names}")
+        raise InputError(f"a kernel returned {len(results)} arrays: return {len(effect.writes)} ({names})")
     for place, array in zip(effect.writes, results, strict=True):
         storages[place.level].write(place, array)

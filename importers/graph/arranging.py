@@ -175,7 +175,9 @@ def sample_word(site: Site, view: View) -> tuple[str, int | None]:
     ordered = in_order(site, view)
     batch_dim = ordered.batch_dim
     if batch_dim is not None and not ordered.samples_only(batch_dim):
-        raise CannotTakeError("the batch is merged with another dimension", "keep the batch separate")
+        raise CannotTakeError(
+            "the batch is merged with another dimension", "keep the batch as a separate dimension"
+        )
     shape = (ordered.batch, *(ordered.shape[index] for index in places_of(len(view.dims), batch_dim)))
     return site.reshaped(ordered.word, shape), batch_dim
 
@@ -219,7 +221,7 @@ def batch_first(site: Site, view: View, rank: int = 0) -> str:
     if len(view.dims) < 2 or rank not in (0, len(view.dims)) or not is_first or shape != view.shape:
         raise CannotTakeError(
             f"the first dimension of the input {list(view.shape)} is not the batch",
-            "use [batch, channels, ...]",
+            "use an input of shape [batch, channels, ...]",
         )
     return site.reshaped(in_order(site, view).word, shape)
 
@@ -227,7 +229,9 @@ def batch_first(site: Site, view: View, rank: int = 0) -> str:
 def image(site: Site, view: View, rank: int) -> str:
     """The word of a batch of images [N, C, H, W]; a sequence [N, C, L] becomes an image of one row."""
     if rank not in (1, 2):
-        raise CannotTakeError(f"a window of {rank} dimensions is not supported", "use 1 or 2 dimensions")
+        raise CannotTakeError(
+            f"a window of {rank} dimensions is not supported", "use a window of 1 or 2 dimensions"
+        )
     word = batch_first(site, view, rank + 2)
     shape = view.shape if rank == 2 else (*view.shape[:2], 1, view.shape[2])
     return site.reshaped(word, shape)

@@ -352,7 +352,10 @@ def _trainable(
         frozen = sorted(always - asked)
         if not step.forward and written & asked and frozen:
             names = ", ".join(PARAMETER_NAMES.get(role, role) for role in frozen)
-            raise CannotTakeError(f"{names} are frozen, other parameters trained", "train all or none")
+            raise CannotTakeError(
+                f"{names} are frozen, other parameters trained",
+                "train all parameters of the layer, or freeze all",
+            )
     possible = {role for role, parameter in plan.parameters.items() if parameter.trainable}
     trained = tuple(PARAMETER_NAMES.get(role, role) for role in roles if role in asked & possible)
     return True if len(trained) == len(possible) else trained or False

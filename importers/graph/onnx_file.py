@@ -82,7 +82,7 @@ def _read(
     older = next((node for node in graph.node if opset < OLDEST_OPSET and _is_older(node, opset)), None)
     if older is not None:
         raise _wrong(
-            f"the model is of opset {opset}, whose {older.op_type} differs from that of opset {OLDEST_OPSET}",
+            f"the model has opset {opset}, where {older.op_type} differs from opset {OLDEST_OPSET}",
             where,
             f"use opset {OLDEST_OPSET} or newer: onnx.version_converter.convert_version(model, 17)",
         )
@@ -208,7 +208,7 @@ def initializers_of(graph: onnx.GraphProto, file: Path) -> dict[str, Array]:
         if not proto.name:
             raise _wrong("an initializer has no name", str(file), "name each initializer")
         if proto.name in values:
-            raise _wrong(f"two initializers have the name '{proto.name}'", str(file), "rename one of them")
+            raise _wrong(f"two initializers have the name '{proto.name}'", str(file), "rename one of the two")
         values[proto.name] = _array(proto, file)
     return values
 
@@ -378,7 +378,7 @@ def _check_names(
     for names, what in ((fed, "inputs"), (outputs, "outputs")):
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise _wrong(f"two {what} have the name '{twice}'", where, "rename one of them")
+            raise _wrong(f"two {what} have the name '{twice}'", where, "rename one of the two")
     written = {*fed, *initializers, *(name for node in nodes for name in node.outputs)}
     for node in nodes:
         for name in filter(None, node.inputs):

@@ -67,7 +67,8 @@ def _weight(node: Node, what: str) -> Constant:
     if node.rank != rank + 2:
         shape = list(node.x.shape)
         raise CannotTakeError(
-            f"the first dimension of the input {shape} is not the batch", "use [batch, channels, ...]"
+            f"the first dimension of the input {shape} is not the batch",
+            "use an input of shape [batch, channels, ...]",
         )
     return weight
 
@@ -254,7 +255,7 @@ def pool_of(node: Attributes, shape: Shape, *, counts: bool) -> tuple[Window, di
     kernel, sizes = node.sizes("kernel_shape"), shape[2:]
     if len(kernel) not in (1, 2) or len(shape) != len(kernel) + 2:
         raise CannotTakeError(
-            f"a window of {len(kernel)} dimensions is not supported", "use 1 or 2 dimensions"
+            f"a window of {len(kernel)} dimensions is not supported", "use a window of 1 or 2 dimensions"
         )
     counted = bool(node.integer("count_include_pad", 0)) if counts else None
     over, ceil = window_of(node, sizes, kernel), bool(node.integer("ceil_mode", 0))
@@ -305,7 +306,8 @@ def _resized(node: Node, view: View, *, old: bool) -> tuple[Shape, Sequence[floa
     axes = [axis_of(axis, node.rank) for axis in node.sizes("axes", tuple(range(node.rank)))]
     if len(given) != len(axes):
         raise CannotTakeError(
-            f"{len(given)} sizes or scales for {len(axes)} dimensions are not supported", "use one for each"
+            f"{len(given)} sizes or scales for {len(axes)} dimensions are not supported",
+            "use one size or scale per dimension",
         )
     said = dict(zip(axes, map(float, given), strict=True))
     if sizes is None:
@@ -344,7 +346,9 @@ def check_recurrent(node: Attributes, kind: str, length: int) -> None:
         )
     lengths = node.values(4)
     if lengths is not None and (lengths != length).any():
-        raise CannotTakeError("sequences of different lengths are not supported", "use one length")
+        raise CannotTakeError(
+            "sequences of different lengths are not supported", "use sequences of one length"
+        )
 
 
 def _recurrent(node: Node) -> list[View]:

@@ -313,7 +313,7 @@ def arranged(site: Site, views: Sequence[View], places: Array) -> View:
     else:
         raise CannotTakeError(
             "indices that differ by sample, or move samples, are not supported",
-            "use the same for all samples",
+            "use the same indices for all samples",
         )
     rest = [size for place, size in enumerate(places.shape) if place != dim]
     made = viewed(site, chosen(site, source, 1, taken[0].tolist()), (batch, *rest))

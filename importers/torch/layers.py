@@ -58,7 +58,9 @@ def _conv_transpose(node: Node) -> View:
 
 def _addmm(node: Node) -> View:
     if node["beta"] != 1 or node["alpha"] != 1:
-        raise CannotTakeError("beta or alpha other than 1 is not supported", "multiply in a separate step")
+        raise CannotTakeError(
+            "beta or alpha other than 1 is not supported", "multiply by beta and alpha in separate ops"
+        )
     return linear(node, node.view("mat1"), node.needed("mat2").moved(np.transpose), node.constant("self"))
 
 
@@ -157,7 +159,9 @@ def _upsample(node: Node) -> View:
         raise CannotTakeError("antialiased interpolation is not supported", "use antialias=False")
     scales = node.get("scale_factors")
     if scales and any(size * scale % 1 for size, scale in zip(node.x.shape[2:], scales, strict=True)):
-        raise CannotTakeError(f"scales {scales} do not result in whole sizes", "use size= instead")
+        raise CannotTakeError(
+            f"scales {scales} do not result in whole sizes", "set size= instead of scale_factor="
+        )
     kind = next(kind for kind in ("linear", "cubic", "nearest") if kind in node.op)
     aligned = node.get("align_corners")
     if aligned or kind == "cubic" or "exact" in node.op:

@@ -105,7 +105,9 @@ def from_torch(
     if len(batches) > 1:
         text = ", ".join(map(str, batches))
         raise InputError(
-            f"the inputs have different batch sizes: {text}", where=place, cure="use one batch size"
+            f"the inputs have different batch sizes: {text}",
+            where=place,
+            cure="use one batch size for all inputs",
         )
     _refuse_averages(torch, module, place)
     dtype = _dtype(torch, module, inputs, place)
@@ -229,7 +231,7 @@ def _stored(draft: Draft, output: View) -> str:
     """The word of a tensor stored as it is seen, the batch in front."""
     if not output.batch_leads:
         what = f"forward returns {list(output.shape)}, but the first dimension is not the batch"
-        raise UnsupportedLayerError(what, where=draft.where, cure="put the batch first")
+        raise UnsupportedLayerError(what, where=draft.where, cure="return a tensor with the batch first")
     return as_seen(Site(draft, "output", draft.where), output)
 
 

@@ -104,7 +104,7 @@ def _layers(site: Site, noise: Noise) -> View:
     batch = draft.tensors[draft.first_input].shape[0]
     if noise.shape[:1] != (batch,):
         what = f"the random numbers have shape {list(noise.shape)}, without the batch of {batch} in front"
-        raise CannotTakeError(what, "use [batch, ...]")
+        raise CannotTakeError(what, "use random numbers of shape [batch, ...]")
     if (noise.draw,) not in draft.made:
         sizes = noise.shape[1:] or (1,)
         ones = {"w": Constant(np.ones(sizes, np.float32))}

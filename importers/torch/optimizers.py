@@ -169,7 +169,7 @@ def _weights(given: Any, module: Any, sources: Mapping[str, Given]) -> Iterator[
             raise UnsupportedLayerError(
                 f"{source.source} share a weight, but are in different groups of the optimizer",
                 where=WHERE,
-                cure="use one group",
+                cure="put both in one group",
             )
         for number in mine:
             groups[number].append(tensor)

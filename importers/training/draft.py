@@ -74,7 +74,9 @@ class TrainingDraft:
         if name in self.names:
             return self.names[name]
         if name not in self.constants:
-            raise CannotTakeError(f"input '{name}' comes from an unsupported node", "first fix that node")
+            raise CannotTakeError(
+                f"input '{name}' comes from an unsupported node", "correct the unsupported node first"
+            )
         value = self.constants[name]
         array = np.ascontiguousarray(value, np.float32 if value.dtype != np.int64 else np.int32)
         shape = array.shape or (1,)

@@ -207,7 +207,7 @@ def _expanded(item: TrainingNode, name: str, shape: Shape, suffix: str) -> str:
 def _power(item: TrainingNode) -> None:
     exponent = item.only(1)
     if exponent is None:
-        raise CannotTakeError("the exponent must be a single number", "use one number")
+        raise CannotTakeError("the exponent must be a single number", "use one number as exponent")
     kind, options = power_of(exponent)
     _written(item, kind, (item.read(0),), options)
 

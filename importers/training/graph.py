@@ -246,7 +246,7 @@ class _Reader:
                     return
             handler = HANDLERS.get(node.op.removeprefix(MICROSOFT))
             if handler is None:
-                raise CannotTakeError("pulptrain cannot train this op", NEAREST_ONNX.get(node.op, NO_FORM))
+                raise CannotTakeError("pulptrain cannot train the op", NEAREST_ONNX.get(node.op, NO_FORM))
             handler(item)
         except CannotTakeError as error:
             self._refuse(node, error)

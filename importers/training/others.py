@@ -40,7 +40,7 @@ def _cross_entropy(item: TrainingNode) -> None:
         if not reader.op.endswith("SoftmaxCrossEntropyLossGrad"):
             raise CannotTakeError(
                 f"node {reader.name} reads the log-probabilities; only the gradient of the loss may do so",
-                "remove that node",
+                f"remove node {reader.name}",
             )
         _check_same(item, reader)
         gradient = reader.output(0)
@@ -84,7 +84,8 @@ def _loss(item: TrainingNode, kind: str, options: dict[str, Any], gradient: str)
         )
     if prod(labels.shape) != prod(wanted):
         raise CannotTakeError(
-            f"the labels have shape {list(labels.shape)}, not {list(wanted)}", "use labels of that shape"
+            f"the labels have shape {list(labels.shape)}, not {list(wanted)}",
+            f"use labels of shape {list(wanted)}",
         )
     label = draft.view(label, wanted)
     seed = draft.add(gradient or f"{y}.grad", tensor.shape, "gradient")
@@ -107,7 +108,9 @@ def _loss_grad(item: TrainingNode) -> None:
     if len(inputs) > len(("log-probabilities", "label")):  # ONNX Runtime's; the weights of classes are last
         seed = item.only(0)
         if seed != 1:
-            raise CannotTakeError("the initial gradient of the loss is not 1", "use a constant 1")
+            raise CannotTakeError(
+                "the initial gradient of the loss is not 1", "use a constant 1 as initial gradient"
+            )
 
 
 # Recurrent layers: ONNX has the gates in another order, and in rows where ours are columns.

@@ -249,7 +249,7 @@ def parse_shape(text: str) -> DrawnInput:
     parts = sizes.split("x")
     if not all(_is_size(part) for part in parts) or (dtype and not _is_size(high)):
         by_comma = all(_is_size(part.strip()) for part in text.split(",")) and "," in text
-        right = text.replace(" ", "").replace(",", "x") if by_comma else "write it as 8x8x8, or 5:int32:10"
+        right = text.replace(" ", "").replace(",", "x") if by_comma else "write 8x8x8, or 5:int32:10"
         raise InputError(
             f"cannot read {text!r}", where="--shape", cure=right if by_comma else f"{right} for integers"
         )

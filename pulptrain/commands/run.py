@@ -96,7 +96,7 @@ def command(
         folder = run_folder(out) if out is not None else None
         if no_functional and save_values is not None:
             raise InputError(
-                "--save-values needs computed values, which --no-functional switches off",
+                "the option needs computed values, which --no-functional switches off",
                 where="--save-values",
                 cure="remove --no-functional",
             )

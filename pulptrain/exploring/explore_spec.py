@@ -276,7 +276,7 @@ class _Builder:
             or (value.is_sequence and not key.startswith(MODEL_PREFIX))
             or value.value is None
         ):
-            raise value.error(f"'{key}' is {value.kind}", "write one value")
+            raise value.error(f"'{key}' is {value.kind}", f"write one value for '{key}'")
 
         def try_it() -> None:
             settings = self._settings({key: value})
@@ -440,7 +440,7 @@ def _setting(key: str, value: Node) -> Any:
         return float(value.value)
     if ALL[key].kind is int:
         if isinstance(value.value, bool) or not isinstance(value.value, int):
-            raise value.error(f"'{key}' is {value.kind}", "write a whole number")
+            raise value.error(f"'{key}' is {value.kind}", f"write a whole number for '{key}'")
         return value.value
     return _word(value)
 
@@ -461,7 +461,7 @@ def _sweep(node: Node | None) -> Iterator[dict[str, Node]]:
         if not values:
             raise children[key].error(f"'{key}' has no values", f"list values of '{key}'")
     if count > MAX_POINTS:
-        raise node.error(f"the sweep has too many points: {count}", f"use at most {MAX_POINTS}")
+        raise node.error(f"the sweep has too many points: {count}", f"use at most {MAX_POINTS} points")
     for values in product(*axes.values()):
         yield dict(zip(axes, values, strict=True))
 
@@ -479,7 +479,7 @@ def _objectives(node: Node | None, has_energy: bool) -> tuple[str, ...]:
     for item in node.sequence("'objectives'"):
         if item.value == "energy_nj":
             raise item.error(
-                "the objective 'energy' now has its unit in its name",
+                "the objective 'energy' has a new name, with its unit",
                 f"use '{ENERGY}' ({SETTINGS_OF_ENERGY})",
             )
         if item.value not in (*OBJECTIVES, *FORMER):  # a mapping or a list may stand there
@@ -493,5 +493,5 @@ def _objectives(node: Node | None, has_energy: bool) -> tuple[str, ...]:
 
 def _text(node: Node, key: str) -> str:
     if not isinstance(node.value, str) or not node.value:
-        raise node.error(f"'{key}' is {node.kind}", "write a text")
+        raise node.error(f"'{key}' is {node.kind}", f"write a text for '{key}'")
     return node.value

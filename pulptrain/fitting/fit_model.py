@@ -646,7 +646,7 @@ def fit_model(
     if not found and undecided:
         raise InputError(
             f"the search ended after {seconds:g} s without a way to train {spec.name} in "
-            f"{size_text(l2_bytes)} of L2; there may be such a way",
+            f"{size_text(l2_bytes)} of L2; a longer search may find one",
             where="--time-limit",
             cure=f"use --time-limit {max(60.0, 4 * seconds):g}, or more L2; `{ladder_command}` lists the "
             "L2 needed for every choice of trained parameters",

@@ -348,7 +348,7 @@ def first_step(fitting: Fitting, l2_bytes: int, ladder_command: str, ends: float
         if time.perf_counter() >= ends:
             return InputError(
                 f"the search reached its time limit before it found parameters of {name} that can be trained "
-                f"in {size_text(l2_bytes)} of L2; there may be such parameters",
+                f"in {size_text(l2_bytes)} of L2; a longer search may find some",
                 where="--time-limit",
                 cure=f"use a longer --time-limit, or --l2 {-(-least_bytes // 1024)}KiB for {least.form}; "
                 f"{every}",

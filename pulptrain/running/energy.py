@@ -115,7 +115,7 @@ def activity_from(summary: Mapping[str, Any], where: str) -> Activity:
         return Activity(by_op, by_core)
     except (KeyError, TypeError, ValueError):
         raise InputError(
-            "the summary of the run lacks the activity that energy is computed from", where=where, cure=AGAIN
+            "the summary of the run lacks 'activity', which energy is computed from", where=where, cure=AGAIN
         ) from None
 
 

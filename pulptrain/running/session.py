@@ -334,7 +334,7 @@ def run_model(
     check_iterations(iterations)
     if values and not functional:
         raise InputError(
-            "--values has no effect, because --no-functional computes no values",
+            "the option has no effect, because --no-functional computes no values",
             where="--values",
             cure="remove --no-functional",
         )

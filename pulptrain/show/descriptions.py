@@ -92,7 +92,7 @@ def describe(
             if each == "stall"
             else f"use a name of `pulptrain list {each}s`"
         )
-        raise InputError(f"'{name}' is not a name, but the kind of many", where="show", cure=words)
+        raise InputError(f"'{name}' is a kind of names, not a name", where="show", cure=words)
     if not described:
         names = sorted({word for each in KINDS if kind in (None, each) for word in names_of(each)})
         near = suggestion(name, names).partition(" (known")[0]

@@ -140,5 +140,5 @@ def _overlap(one: Allocation, other: Allocation) -> OverlapError:
     return OverlapError(
         f"buffers {text(other)} and {text(one)} overlap in address and lifetime",
         where=f"memory plan, {one.level}",
-        cure="use another address or lifetime for one of them",
+        cure="use another address or lifetime for one of the two",
     )

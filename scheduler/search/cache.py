@@ -164,7 +164,7 @@ class ResultCache:
             _refuse_foreign_beside(self.path)
         if looks is _Looks.FOREIGN:
             raise InputError(
-                "the file exists already and is not a cache of pulptrain; it was not overwritten",
+                "the file exists already and is not a cache of pulptrain: nothing was overwritten",
                 where=str(self.path),
                 cure=_ANOTHER_FILE,
             )
@@ -282,7 +282,7 @@ def _begin_or_check(connection: sqlite3.Connection, path: Path) -> None:
         number = connection.execute("PRAGMA user_version").fetchone()[0]
         if number > FORMAT and any(name == f"results_{number}" for name, _ in tables):
             raise InputError(
-                f"the cache has format {number}, but this pulptrain reads only formats up to {FORMAT}",
+                f"the cache has format {number}, but the installed pulptrain reads formats up to {FORMAT}",
                 where=str(path),
                 cure=_ANOTHER_FILE,
             )

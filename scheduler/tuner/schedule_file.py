@@ -221,7 +221,7 @@ def _read(node: Node) -> TunedSchedule:
     number = top["format"].value
     if type(number) is not int or number != FORMAT:
         raise top["format"].error(
-            f"format {top['format'].plain()!r} is unknown; this pulptrain reads format {FORMAT}",
+            f"format {top['format'].plain()!r} is unknown; the installed pulptrain reads format {FORMAT}",
             "use the pulptrain version that wrote the file, or tune again",
         )
     model = validate(NamedSchema, top["model"], "'model'")
@@ -234,7 +234,7 @@ def _read(node: Node) -> TunedSchedule:
     choices = tuple(choice for choice in read if choice is not None)
     for position, choice in enumerate(choices):
         if choice.op in {earlier.op for earlier in choices[:position]}:
-            cure = "remove one"
+            cure = "remove one of the two"
             problems.note(
                 ConfigError(f"the file lists op {choice.op} twice", where=choice.where("op"), cure=cure)
             )
@@ -316,7 +316,7 @@ def options_from(
             f"the schedule is for {file.soc} ({file.timing}), but this run "
             f"uses{named or ' it with other parameters'}",
             where=file.where("soc"),
-            cure="use the SoC options of the tuning run, or tune for this SoC",
+            cure="use the SoC options of the tuning run, or run tune again",
         )
     if file.codegen != base.codegen:
         raise ConfigError(
@@ -344,7 +344,7 @@ def check_resident(file: TunedSchedule, program: str, graph: TrainingGraph) -> N
         if unknown:
             name, names = unknown[0]
             raise ConfigError(
-                f"{text!r} names {name!r}, but {graph.name} has no such tensor or op",
+                f"{graph.name} has no tensor or op {name!r}, which 'resident' names",
                 where=file.where("resident"),
                 cure=suggestion(name, names),
             )
@@ -356,11 +356,11 @@ def check_model(
     """Raise `ConfigError` unless the file is for the model whose graphs these are (as of `options_from`)."""
     name, content = graphs[0].name, content_of(written or graphs[0])
     if (file.model, file.model_content) != (name, content):
-        other = name if file.model != name else f"{name} with its current batch, layers, dtype ..."
+        other = name if file.model != name else f"{name} with another batch, dtype or other layers"
         raise ConfigError(
             f"the schedule is for the model {file.model}, but this run has {other}",
             where=file.where("model"),
-            cure="use the model and options of the tuning run, or tune this model",
+            cure="use the model and options of the tuning run, or run tune again",
         )
     op_names = [op.name for graph in graphs for op in graph.ops]
     for choice in file.choices:

@@ -374,7 +374,7 @@ def test_bad_models_are_refused_with_node_and_reason(
         (["--input", "2,64,32,32"], "the file has input sizes [64, 32, 32]"),
         (["--units", "9"], "the machine has 8"),
         (["--units", "0"], "the machine has 8"),
-        (["--soc", "pulp-open"], "kind 'pulp', but this command needs 'barvinn'"),
+        (["--soc", "pulp-open"], "kind 'pulp', but the command needs 'barvinn'"),
         (["--set", "hart.poll_instructions"], "cannot read"),
         (["--set", "hart.pol_instructions=3"], "hart.poll_instructions"),
         (["--seed", "-1"], "the seed is -1, but must be"),

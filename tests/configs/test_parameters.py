@@ -117,7 +117,7 @@ def test_unknown_names():
         load_parameters("pulp_open")
     with pytest.raises(ConfigError, match="unknown timing profile 'gvsock'\n  try: use 'gvsoc'"):
         load_parameters("pulp-open", "gvsock")
-    with pytest.raises(ConfigError, match="no such file"):
+    with pytest.raises(ConfigError, match="the file does not exist"):
         load_parameters("./pulp-open.yaml")
     with pytest.raises(ConfigError, match="unknown kind of configuration 'socs'\n  try: use 'soc'"):
         list_names("socs")

@@ -72,7 +72,7 @@ def test_wrong_kind_of_node():
 
 
 def test_unreadable_files(tmp_path):
-    with pytest.raises(ConfigError, match="no such file"):
+    with pytest.raises(ConfigError, match="the file does not exist"):
         load_yaml(tmp_path / "none.yaml")
     with pytest.raises(ConfigError, match="cannot be read"):
         load_yaml(tmp_path)

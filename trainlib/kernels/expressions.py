@@ -167,7 +167,7 @@ def _linear(text: str, variables: frozenset[str]) -> Linear:
                 if varying := _names(node) & variables:
                     raise ConfigError(
                         f"'{text}' is not linear in the loop variable '{min(varying)}'",
-                        cure="write it as a sum of constant multiples of loop variables",
+                        cure="write a sum of constant multiples of loop variables",
                     )
                 return multiply(factor, Sum(0, ((ast.unparse(node), 1, _compile(node, text)),)))
 
@@ -181,7 +181,9 @@ def _names(node: ast.expr) -> frozenset[str]:
 
 def _tree(text: str) -> ast.expr:
     if len(text) > LONGEST:
-        raise ConfigError(f"the expression has {len(text)} characters", cure=f"use {LONGEST} or fewer")
+        raise ConfigError(
+            f"the expression has {len(text)} characters", cure=f"use {LONGEST} characters or fewer"
+        )
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -228,7 +230,7 @@ def _compile(node: ast.expr, text: str) -> Evaluator:  # noqa: PLR0911, PLR0912 
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS and args:
             function = _FUNCTIONS[name]
             if name == "ceildiv" and len(args) != 2:
-                raise ConfigError(f"ceildiv has {len(args)} arguments in '{text}'", cure="use two")
+                raise ConfigError(f"ceildiv has {len(args)} arguments in '{text}'", cure="use two arguments")
             parts = [_compile(arg, text) for arg in args]
             if len(parts) == 1:
                 return parts[0]

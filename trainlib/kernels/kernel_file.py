@@ -83,7 +83,7 @@ def read_section(file: Traversable) -> Section:
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ConfigError("the file is not UTF-8 text", where=path, cure="save it as UTF-8") from error
+        raise ConfigError("the file is not UTF-8 text", where=path, cure="save the file as UTF-8") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"the file cannot be read: {reason}", where=path, cure="check the path") from error

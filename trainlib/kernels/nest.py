@@ -118,7 +118,7 @@ class _Parser:
         """Everything up to `closing` ("}" or "" for the end of the text)."""
         self.depth += 1
         if self.depth > DEEPEST:
-            raise self.fail(f"more than {DEEPEST} nested loops and conditions", "nest fewer")
+            raise self.fail(f"more than {DEEPEST} nested loops and conditions", "use fewer levels")
         result = self.sequence(closing)
         self.depth -= 1
         return result
@@ -170,7 +170,7 @@ class _Parser:
                 break
             self.position += 1
         else:
-            raise self.fail("the nest ends too early", f"close it with one of '{stops}'")
+            raise self.fail("the loops of the kernel end too early", f"add one of '{stops}'")
         return " ".join(self.text[start : self.position].split())
 
     def expression(self, text: str) -> Expression:
@@ -246,9 +246,7 @@ class _Parser:
         stop, stop_counters = self.in_counters(last)
         for depth in start_counters.keys() | stop_counters.keys():
             if add(stop_counters.get(depth, _ZERO), start_counters.get(depth, _ZERO), -1) != _ZERO:
-                raise self.fail(
-                    "the trips depend on the variable of another loop", "use the same number always"
-                )
+                raise self.fail("the trips depend on the variable of another loop", "use a constant number")
         return add(stop, start, -1)
 
     def choice(self) -> Choice:
@@ -306,7 +304,7 @@ class _Parser:
             if number is None or not number.group().isdigit() or not number.group().strip("0"):
                 raise self.fail("no number after '*'", "write how often to repeat, 1 or more")
             if stream >= 0:
-                raise self.fail("'*' cannot repeat an access with an address", "write each access")
+                raise self.fail("'*' cannot repeat an access with an address", "write every access itself")
             self.position = number.end()
             codes += [
                 Code(self.registers.instruction(op, False, int(width or 4), -1))
@@ -314,7 +312,7 @@ class _Parser:
             ]
         if self.position < len(self.text) and not re.match(r"[\s}#]", self.text[self.position]):
             raise self.fail(
-                f"unexpected '{self.text[self.position]}' after '{letter}'", "write a space between"
+                f"unexpected '{self.text[self.position]}' after '{letter}'", "write a space after the code"
             )
         return codes
 

@@ -74,7 +74,7 @@ class GraphBuilder:
             shape = "x".join(str(size) for size in tensor.shape)
             raise ShapeError(
                 f"tensor {tensor.name} of shape {shape} has more than {MOST_ELEMENTS:,} elements, the limit",
-                cure="use a smaller batch",
+                cure="use a smaller batch or shape",
             )
         if tensor.name in self.tensors:
             raise ShapeError(f"two tensors have the name '{tensor.name}'", cure="rename one of the layers")
@@ -142,7 +142,7 @@ class GraphBuilder:
             plan = replace(plan, attributes={**plan.attributes, VARIANT: variant})
         elif spec.variant not in (None, DEFAULT):
             raise UnsupportedLayerError(
-                f"variant {variant} of {spec.type} does not support this layer",
+                f"variant {variant} of {spec.type} does not support the options of the layer",
                 where=where,
                 cure=f"use variant: {DEFAULT}, or remove the options that the published code lacks",
             )

@@ -257,7 +257,7 @@ def _forward(spec: ModelSpec, builder: GraphBuilder) -> Made:
     for layer in spec.layers:
         if layer.name in outputs:
             raise ShapeError(
-                f"two layers have the name {layer.name}", where=where_of(layer), cure="rename one of them"
+                f"two layers have the name {layer.name}", where=where_of(layer), cure="rename one of the two"
             )
         wanted = layer.inputs if layer.inputs is not None else (before,)
         if not wanted:

@@ -74,11 +74,11 @@ def with_variant(op: Op, name: str) -> Op:
     return replace(op, attributes=others if name == DEFAULT else {**others, VARIANT: name})
 
 
-def _before_the_graph(op: Op) -> str | None:
+def _before_the_graph(op: Op) -> str:
     primitive = PRIMITIVES.get(op.primitive)
     if isinstance(primitive, LayerPrimitive) and primitive.published is not None:
-        return f"--variant {AS_PUBLISHED} for the whole model, or 'variant: {AS_PUBLISHED}' of the layer"
-    return None
+        return f"use --variant {AS_PUBLISHED} for the whole model, or 'variant: {AS_PUBLISHED}' of the layer"
+    return f"remove the choice for {op.name}"
 
 
 def variant_in(op: Op, variants: Mapping[str, str]) -> str | None:

@@ -140,7 +140,7 @@ def test_runs_that_cannot_be_compared(
         ([three[0], "/dev/null"], "cannot read"),
         ([*three, "--in-l1"], "--in-l1: the option applies to the comparison with a measured log only"),
         ([*three, "--out", "picture.txt"], "--out: the picture format of 'picture.txt' is unknown"),
-        ([*three, "--out", str(notes)], "was not overwritten"),
+        ([*three, "--out", str(notes)], "nothing was overwritten"),
         ([*three, "--fail-above", "much"], "--fail-above: cannot read 'much'"),
         ([*three, "--fail-above", "-1%"], "--fail-above: cannot read '-1%'"),
         ([*three, "--top", "0"], "--top: the number of rows is 0"),

@@ -80,7 +80,7 @@ def test_a_new_table_has_the_ops_of_a_run(
     for arguments, told in (
         (
             ["mine.yaml", "--run", "out"],
-            "--run: --run applies only if FILE is a .csv file, or with --kind energy",
+            "--run: the option applies only if FILE is a .csv file, or with --kind energy",
         ),
         (["third.csv", "--run", "."], "cannot read"),
     ):

@@ -153,7 +153,8 @@ def test_that_none_was_found_in_time_is_not_that_there_is_none(monkeypatch: pyte
 
     monkeypatch.setattr("pulptrain.fitting.fit_model.solve", nothing)
     with pytest.raises(
-        InputError, match=r"after 0.1 s without a way .* there may be such a way\n  try: use --time-limit 60"
+        InputError,
+        match=r"after 0.1 s without a way .* a longer search may find one\n  try: use --time-limit 60",
     ):
         pt.fit("simple-mlp", l2="4KiB", l3=0, icache="warm", time_limit=0.1)
 
@@ -161,7 +162,7 @@ def test_that_none_was_found_in_time_is_not_that_there_is_none(monkeypatch: pyte
 def test_a_refusal_ends_with_its_time_and_names_one_form_that_fits() -> None:
     with pytest.raises(
         InputError,
-        match=r"--time-limit: the search reached its time limit .* of L2; there may be such parameters",
+        match=r"--time-limit: the search reached its time limit .* of L2; a longer search may find some",
     ) as raised:
         pt.fit("simple-mlp", l2="2KiB", l3=0, icache="warm", time_limit=0.01)
     size = re.search(r"--l2 (\d+)KiB for inference;", str(raised.value))

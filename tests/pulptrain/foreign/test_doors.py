@@ -186,8 +186,8 @@ def test_weights_that_were_trained_are_not_written_over_by_those_a_model_begins_
     monkeypatch.chdir(folder)
     net = MODELS["module"]
     assert run(["run", *net, "--save-values", "trained.npz", "-q"]) == 0
-    assert "trained.npz' already exists" in refused(capsys, "fit", *net, "--save-model", "trained.yaml")
-    assert "trained.npz' already exists" in refused(capsys, "convert", *net, "trained.yaml")
+    assert "trained.npz' exists already" in refused(capsys, "fit", *net, "--save-model", "trained.yaml")
+    assert "trained.npz' exists already" in refused(capsys, "convert", *net, "trained.yaml")
 
 
 @pytest.mark.needs_torch

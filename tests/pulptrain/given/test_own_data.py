@@ -92,7 +92,7 @@ def test_targets_may_be_numbers_of_the_shape_the_loss_wants(folder: Path) -> Non
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda a: a.pop("y"), "the file has no samples for training; its arrays are"),
+        (lambda a: a.pop("y"), "the file has no samples for training, only the arrays"),
         (lambda a: a.pop("y_test"), "x_test or y_test is missing"),
         (lambda a: a.update(z=a["x"]), "unknown array 'z'"),
         (lambda a: a.update(x=a["x"][:, :3]), r"the network needs 4"),

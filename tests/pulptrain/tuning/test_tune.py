@@ -142,7 +142,7 @@ def test_the_im2col_that_tune_chose_is_the_one_that_runs(
         (["--im2col", "conv.FW=gpu"], "one of cores, dma, none"),
         (["--im2col", "relu.FW=dma"], "relu.FW: the op has one implementation only"),
         (["--im2col", "conv.XX=dma"], "no op or step 'conv.XX'"),
-        (["--im2col", "dma"], "write it as conv1.WG=dma"),
+        (["--im2col", "dma"], "write e.g. conv1.WG=dma"),
         (["--variant", "conv.FW=as-published"], "one of cores, dma, none"),
         (["--variant", "fast"], "default or as-published"),
         (["--variant", "default", "--variant", "as-published"], "default or as-published"),
@@ -213,7 +213,7 @@ def test_a_model_as_published_is_tuned_and_run_as_such(
     assert ran["cycles"] == tuned["cycles"]
     published = {op["name"] for op in ran["ops"] if op["variant"] == "as-published"}
     assert published == {"sum.FW", "sum.IG", "dw.WG", "dw.IG", "dw.ACC"}
-    assert "but this run has block with its current" in refused(
+    assert "but this run has block with another batch" in refused(
         capsys, "run", "block.yaml", *SIMPLE, "--schedule", "schedule.yaml"
     )
     one = printed(capsys, "run", "block.yaml", *SIMPLE, "--variant", "dw.WG=as-published")
@@ -391,7 +391,7 @@ def test_ctrl_c_leaves_a_schedule_that_runs(
         (["--workers", "0"], "1 or more"),
         (["--executor", "dask://"], "dask://HOST:PORT"),
         (["--cache", "c", "--no-cache"], "--cache cannot be combined with --no-cache"),
-        (["--start", "none.yaml"], "no such file"),
+        (["--start", "none.yaml"], "the file does not exist"),
         (["--tilings", "-1"], "--tilings"),
         (["--step-variants", "gpu"], "unknown variant 'gpu'"),
         (["--variant", "FW=none"], "limit the choice of tune by --step-variants"),
