@@ -291,9 +291,7 @@ def _header(node: Node, problems: Problems) -> SocSchema:
         if key in groups and key not in SocSchema.model_fields:
             inner = child.plain() if child.is_mapping else {"value": child.plain()}
             text = f"parameters: {{{key}: {inner}}}".replace("'", "")
-            raise child.error(
-                f"unknown key '{key}' in the SoC file", f"move the key under 'parameters': {text}"
-            )
+            raise child.error(f"unknown key '{key}' in the SoC file", f"write the key in {text}")
     header = problems.of(validate, SocSchema, node, "the SoC file")
     if header is not None:
         return header

@@ -65,7 +65,7 @@ def read_blocks(folder: Path) -> list[MemoryBlock]:
 def _block(row: Mapping[str, str], where: str) -> MemoryBlock:
     if row["level"] not in LEVELS:
         raise InputError(
-            f"unknown memory {row['level']!r}; known are {', '.join(LEVELS)}", where=where, cure=AGAIN
+            f"unknown memory {row['level']!r}; known: {', '.join(LEVELS)}", where=where, cure=AGAIN
         )
     number = {name: whole_number(row[name], name, where) for name in _NUMBERS}
     if number["address"] < 0 or number["size_bytes"] < 0 or number["end_cycle"] < number["start_cycle"]:

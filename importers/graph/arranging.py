@@ -175,9 +175,7 @@ def sample_word(site: Site, view: View) -> tuple[str, int | None]:
     ordered = in_order(site, view)
     batch_dim = ordered.batch_dim
     if batch_dim is not None and not ordered.samples_only(batch_dim):
-        raise CannotTakeError(
-            "the batch is merged with another dimension", "keep the batch as a separate dimension"
-        )
+        raise CannotTakeError("the batch is merged with another dimension", "keep the batch separate")
     shape = (ordered.batch, *(ordered.shape[index] for index in places_of(len(view.dims), batch_dim)))
     return site.reshaped(ordered.word, shape), batch_dim
 
@@ -229,9 +227,7 @@ def batch_first(site: Site, view: View, rank: int = 0) -> str:
 def image(site: Site, view: View, rank: int) -> str:
     """The word of a batch of images [N, C, H, W]; a sequence [N, C, L] becomes an image of one row."""
     if rank not in (1, 2):
-        raise CannotTakeError(
-            f"a window of {rank} dimensions is not supported", "use a window of 1 or 2 dimensions"
-        )
+        raise CannotTakeError(f"a window of {rank} dimensions is not supported", "use 1 or 2 dimensions")
     word = batch_first(site, view, rank + 2)
     shape = view.shape if rank == 2 else (*view.shape[:2], 1, view.shape[2])
     return site.reshaped(word, shape)

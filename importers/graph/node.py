@@ -161,9 +161,7 @@ class Node(Site, Attributes):
                 f"input {key} is constant, but must be computed from the network's input",
                 "swap the inputs, or if all are constant, store the result as a constant",
             )
-        raise CannotTakeError(
-            "all inputs of the node are constant", "replace the node by a constant with its result"
-        )
+        raise CannotTakeError("all inputs of the node are constant", "store the result as a constant")
 
     def constant(self, key: Key) -> Constant | None:
         """An argument that must be constant; None if it is left out."""
@@ -175,9 +173,7 @@ class Node(Site, Attributes):
         if argument is None or isinstance(argument, Constant):
             return argument
         if isinstance(key, int):
-            raise CannotTakeError(
-                f"input {key} is computed, but must be a constant", f"use a constant for input {key}"
-            )
+            raise CannotTakeError(f"input {key} is computed, but must be a constant", "use a constant")
         raise CannotTakeError(f"{key} is computed, but must be a parameter", "use a module parameter")
 
     def needed(self, key: Key, what: str = "") -> Constant:

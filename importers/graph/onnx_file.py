@@ -272,9 +272,7 @@ def _external(proto: onnx.TensorProto, size_bytes: int, file: Path, where: str) 
 
 def _checked_sizes(sizes: Sequence[int], where: str) -> tuple[int, ...]:
     if any(size < 0 for size in sizes) or prod(sizes) > MOST_ELEMENTS:
-        raise _wrong(
-            f"the shape {list(sizes)} has a negative size, or too many elements", where, "use smaller sizes"
-        )
+        raise _wrong(f"shape {list(sizes)} has a negative size, or is too large", where, "use smaller sizes")
     return tuple(sizes)
 
 
@@ -344,7 +342,7 @@ def _sorted(nodes: Sequence[OnnxNode], given: set[str], where: str) -> tuple[Onn
             if name in writer or name in given:
                 other = f"node '{writer[name].name}'" if name in writer else "an input or initializer"
                 raise _wrong(
-                    f"the node writes '{name}', as {other} does", f"{where}: node '{node.name}'", "rename one"
+                    f"'{name}' is also written by {other}", f"{where}: node '{node.name}'", "rename one"
                 )
             writer[name] = node
     place = {node.name: number for number, node in enumerate(nodes)}

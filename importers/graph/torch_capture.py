@@ -422,9 +422,7 @@ class _Reader:
         """A node that reads no activation, computed; more than moves of a trained parameter are layers."""
         torch = self.torch
         if self._draws(node):
-            raise CannotTakeError(
-                "random numbers other than dropout are not supported", "use torch.nn.Dropout"
-            )
+            raise CannotTakeError("random numbers other than dropout are not supported", "use nn.Dropout")
         held: list[Held] = []
 
         def tensor_of(before: Any, how: Callable[[Held], Any]) -> Any:

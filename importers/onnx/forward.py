@@ -244,9 +244,7 @@ class ForwardReader:
         """
         word = self._end(self._activation(self.graph.outputs[0]))
         if "." in word:
-            raise self._wrong(
-                "the output is one of several outputs of a node", "use a node with one output at the end"
-            )
+            raise self._wrong("the output is one of several of a node", "end in a node with one output")
         self.draft.without_unused(word)
         last = next(layer for layer in self.draft.layers if layer.name == word)
         self.draft.layers.remove(last)
@@ -269,9 +267,7 @@ class ForwardReader:
     def _stored(self, output: View) -> str:
         """The word of a tensor stored batch first."""
         if not output.batch_leads:
-            raise self._wrong(
-                "the batch is not the first dimension of the output", "put the batch first by Transpose"
-            )
+            raise self._wrong("the batch is not the first dimension of the output", "add a Transpose")
         try:
             return as_seen(Site(self.draft, "output", self.graph.path), output)
         except CannotTakeError as error:
@@ -356,9 +352,7 @@ class ForwardReader:
         constants = [item for item in arguments if isinstance(item, Constant)]
         results = computed(node, [item.value if item else None for item in arguments], self.graph.opset)
         if results is None:
-            raise CannotTakeError(
-                "a constant is computed by an unsupported op", "store the result as an initializer"
-            )
+            raise CannotTakeError("a constant is computed by an unsupported op", "store it as initializer")
         if not any(item.trained for item in constants):
             return [Constant(results[name]) if name else None for name in node.outputs]
         # Others than floats are indices and shapes.

@@ -255,7 +255,7 @@ def pool_of(node: Attributes, shape: Shape, *, counts: bool) -> tuple[Window, di
     kernel, sizes = node.sizes("kernel_shape"), shape[2:]
     if len(kernel) not in (1, 2) or len(shape) != len(kernel) + 2:
         raise CannotTakeError(
-            f"a window of {len(kernel)} dimensions is not supported", "use a window of 1 or 2 dimensions"
+            f"a window of {len(kernel)} dimensions is not supported", "use 1 or 2 dimensions"
         )
     counted = bool(node.integer("count_include_pad", 0)) if counts else None
     over, ceil = window_of(node, sizes, kernel), bool(node.integer("ceil_mode", 0))
@@ -346,9 +346,7 @@ def check_recurrent(node: Attributes, kind: str, length: int) -> None:
         )
     lengths = node.values(4)
     if lengths is not None and (lengths != length).any():
-        raise CannotTakeError(
-            "sequences of different lengths are not supported", "use sequences of one length"
-        )
+        raise CannotTakeError("sequences of different lengths are not supported", "use the same length")
 
 
 def _recurrent(node: Node) -> list[View]:

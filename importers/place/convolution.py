@@ -68,9 +68,7 @@ def window(
     """
     rank = len(kernel)
     if rank not in (1, 2):
-        raise CannotTakeError(
-            f"a window of {rank} dimensions is not supported", "use a window of 1 or 2 dimensions"
-        )
+        raise CannotTakeError(f"a window of {rank} dimensions is not supported", "use 1 or 2 dimensions")
     given = {"strides": (stride, rank), "dilations": (dilation, rank), "pads": (pads, 2 * rank)}
     for name, (values, count) in given.items():
         if len(values) != count:

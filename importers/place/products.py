@@ -120,9 +120,7 @@ def _matrix(constant: Constant) -> Constant:
     while len(constant.shape) > 2 and constant.shape[0] == 1:
         constant = constant.moved(lambda array: array[0])
     if len(constant.shape) > 2:
-        raise CannotTakeError(
-            "a stack of weight matrices is not supported", "use a linear layer for each matrix"
-        )
+        raise CannotTakeError("a stack of weight matrices is not supported", "use a linear layer per matrix")
     return constant
 
 
@@ -182,9 +180,7 @@ def _aligned(site: Site, left: View, right: View) -> tuple[View, View]:
     aligned = []
     for view in (left, right):
         if view.batch > 1 and (view.batch_dim is None or not view.samples_only(view.batch_dim)):
-            raise CannotTakeError(
-                "the batch is merged with another dimension", "keep the batch as a separate dimension"
-            )
+            raise CannotTakeError("the batch is merged with another dimension", "keep the batch separate")
         aligned.append(in_order(site, view) if any(len(dim) > 1 for dim in view.dims[:-2]) else view)
     if _batch_place(aligned[0]) != _batch_place(aligned[1]):
         raise CannotTakeError("the operands have the batch in different dimensions", "put the batch first")

@@ -175,9 +175,7 @@ def _largest(node: Node) -> Any:
     if "other" in node.arguments:
         return pair(node, kind, node["self"], node["other"])
     if 1 in node.used:
-        raise CannotTakeError(
-            f"the output of the indices of {kind[:3]} is not supported", "use only the values"
-        )
+        raise CannotTakeError(f"the indices of {kind[:3]} are not supported", "use only the values")
     ties = {"ties": "first"} if "dim" in node.arguments else {}
     made = _reduced(node, f"reduce_{kind[:3]}", options=ties)
     return [made, None] if ties else made

@@ -58,9 +58,7 @@ def _conv_transpose(node: Node) -> View:
 
 def _addmm(node: Node) -> View:
     if node["beta"] != 1 or node["alpha"] != 1:
-        raise CannotTakeError(
-            "beta or alpha other than 1 is not supported", "multiply by beta and alpha in separate ops"
-        )
+        raise CannotTakeError("beta or alpha other than 1 is not supported", "multiply in a separate op")
     return linear(node, node.view("mat1"), node.needed("mat2").moved(np.transpose), node.constant("self"))
 
 
@@ -159,9 +157,7 @@ def _upsample(node: Node) -> View:
         raise CannotTakeError("antialiased interpolation is not supported", "use antialias=False")
     scales = node.get("scale_factors")
     if scales and any(size * scale % 1 for size, scale in zip(node.x.shape[2:], scales, strict=True)):
-        raise CannotTakeError(
-            f"scales {scales} do not result in whole sizes", "set size= instead of scale_factor="
-        )
+        raise CannotTakeError(f"scales {scales} do not result in whole sizes", "use size, not scale_factor")
     kind = next(kind for kind in ("linear", "cubic", "nearest") if kind in node.op)
     aligned = node.get("align_corners")
     if aligned or kind == "cubic" or "exact" in node.op:
@@ -222,9 +218,7 @@ def _initial(node: Node, state: Any, number: int, hidden: int, batch: int) -> st
     if isinstance(state, View) and state.shape[0] > 1:
         state = sliced(node, state, 0, number, number + 1)
     if isinstance(state, Constant) and state.trained:
-        raise CannotTakeError(
-            "a trained initial state is not supported", "remove the initial state: zeros are used"
-        )
+        raise CannotTakeError("a trained initial state is not supported", "use the default state of zeros")
     return initial_state(node, state, hidden, batch, "use no initial state")
 
 

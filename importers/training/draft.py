@@ -74,9 +74,7 @@ class TrainingDraft:
         if name in self.names:
             return self.names[name]
         if name not in self.constants:
-            raise CannotTakeError(
-                f"input '{name}' comes from an unsupported node", "correct the unsupported node first"
-            )
+            raise CannotTakeError(f"input '{name}' comes from an unsupported node", "correct that node first")
         value = self.constants[name]
         array = np.ascontiguousarray(value, np.float32 if value.dtype != np.int64 else np.int32)
         shape = array.shape or (1,)
@@ -90,7 +88,7 @@ class TrainingDraft:
         if tensor.kind != "buffer":
             if any(tensor.name in op.inputs for op in self.builder.ops):
                 raise CannotTakeError(
-                    f"the node overwrites '{name}', which others read", "write another tensor"
+                    f"the node overwrites '{name}', which others read", "write a new tensor"
                 )
             self.builder.tensors[tensor.name] = replace(tensor, kind="buffer")
         return tensor.name

@@ -139,9 +139,7 @@ def _sum(item: TrainingNode, left: str, right: str, name: str, suffix: str) -> s
 def _scale(item: TrainingNode) -> None:
     factor, down = item.only(1), item.integer("scale_down", 0)
     if factor is None or (down and not factor):
-        raise CannotTakeError(
-            "the factor or divisor is not a constant other than 0", "use an initializer of one number"
-        )
+        raise CannotTakeError("the factor is not a constant other than 0", "use one number as initializer")
     _scaled(item, item.read(0), 1 / factor if down else factor)
 
 
@@ -182,7 +180,7 @@ def _prelu(item: TrainingNode) -> None:
     behind = draft.shape(slope)[-len(shape[2:]) :] if shape[2:] else ()
     if prod(sizes) != 1 and (sizes != shape[1:2] or prod(behind) != 1):
         raise CannotTakeError(
-            f"the slopes have shape {list(draft.shape(slope))}", "use one slope, or one per channel"
+            f"the slopes have shape {list(draft.shape(slope))}", "use one, or one per channel"
         )
     parameters = {"w": draft.view(slope, sizes or (1,))}
     options = {"per_channel": bool(sizes)}

@@ -62,9 +62,7 @@ class TrainingNode(Attributes):
         """The value of an input that must be constant."""
         value = self.values(index)
         if value is None:
-            raise CannotTakeError(
-                f"{what} of the node is not constant", "use an initializer or a Constant node"
-            )
+            raise CannotTakeError(f"{what} of the node is not constant", "use an initializer or Constant")
         return value
 
     def shape(self, index: int) -> Shape:
@@ -95,9 +93,7 @@ class TrainingNode(Attributes):
         """Shape the file says an output has."""
         tensor = self.draft.graph.tensor(self.out(index))
         if not tensor.is_static:
-            raise CannotTakeError(
-                f"the shape of '{tensor.name}' is missing", "add a value_info for the tensor"
-            )
+            raise CannotTakeError(f"the shape of '{tensor.name}' is missing", "add value_info for the tensor")
         return tensor.sizes
 
     def made(self, name: str, shape: Sequence[int]) -> str:
@@ -341,9 +337,7 @@ def _pool_plan(item: TrainingNode, kind: str, shape: Shape) -> LayerPlan:
     """The plan of a pool over images of this shape."""
     kernel = item.sizes("kernel_shape")
     if len(kernel) != 2 or len(shape) != 4:
-        raise CannotTakeError(
-            f"a window of {len(kernel)} dimensions is not supported", "use a window of 2 dimensions"
-        )
+        raise CannotTakeError(f"a window of {len(kernel)} dimensions is not supported", "use 2 dimensions")
     _, options = pool_of(item, shape, counts=kind == "avg_pool2d")
     return item.draft.plan(kind, options, [shape])
 

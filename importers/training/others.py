@@ -101,16 +101,12 @@ def _loss_grad(item: TrainingNode) -> None:
         # Alone. The log-probabilities of log-probabilities are these themselves.
         _loss(item, "cross_entropy", {"labels": "hard", **class_options(item)}, item.out())
     if item.out() not in item.draft.names:
-        raise CannotTakeError(
-            "the graph has the gradient of a loss, but not the loss", "put both in one graph"
-        )
+        raise CannotTakeError("the graph has the gradient, but not the loss", "put both in one graph")
     inputs = [name for name in item.node.inputs if name]
     if len(inputs) > len(("log-probabilities", "label")):  # ONNX Runtime's; the weights of classes are last
         seed = item.only(0)
         if seed != 1:
-            raise CannotTakeError(
-                "the initial gradient of the loss is not 1", "use a constant 1 as initial gradient"
-            )
+            raise CannotTakeError("the initial gradient of the loss is not 1", "use a constant 1")
 
 
 # Recurrent layers: ONNX has the gates in another order, and in rows where ours are columns.

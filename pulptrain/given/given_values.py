@@ -74,9 +74,7 @@ def replaced(
         only = graph.draws[name].only if name in graph.draws else ()
         if only and not np.isin(array, only).all():
             allowed = " and ".join(f"{value:g}" for value in only)
-            raise InputError(
-                f"'{name}' holds other numbers than {allowed}", where=WHERE, cure=f"use {allowed}"
-            )
+            raise InputError(f"'{name}' holds more than {allowed}", where=WHERE, cure=f"use {allowed}")
         if tensor.dtype.is_float:
             if not np.issubdtype(array.dtype, np.number) or np.iscomplexobj(array):
                 raise InputError(f"'{name}' has dtype {array.dtype}", where=WHERE, cure="use real numbers")

@@ -128,9 +128,7 @@ class _Parser:
         count = int(digits) if len(digits) < 10 else MOST_INSTRUCTIONS
         self.instructions += count
         if self.instructions > MOST_INSTRUCTIONS or len(digits) >= 10:
-            raise self.fail(
-                f"more than {MOST_INSTRUCTIONS:,} instructions", "write a loop around the repeated code"
-            )
+            raise self.fail(f"more than {MOST_INSTRUCTIONS:,} instructions", "write a loop of repeated code")
         return count
 
     def sequence(self, closing: str) -> tuple[NestNode, ...]:
@@ -280,18 +278,14 @@ class _Parser:
         self.repeats("1")
         memory = op in (Op.LOAD, Op.STORE)
         if (increment or width) and not memory:
-            raise self.fail(
-                f"'{match.group()}' is not an access to memory", "use + and widths with L and S only"
-            )
+            raise self.fail(f"'{match.group()}' is not an access to memory", "use + and widths with L or S")
         if width and int(width) not in (1, 2, 4):
             raise self.fail(f"'{match.group()}' accesses {width} bytes", "use a width of 1, 2 or 4")
         stream = self.access() if memory and self.accept(":") else -1
         uses_load = uses_load or ("'" if self.accept("'") else None)
         before = self.registers.previous
         if uses_load and (before is None or before.op not in (Op.LOAD, Op.LOAD_L2, Op.MUL)):
-            raise self.fail(
-                f"no load or multiply right before '{letter}''", f"write '{letter}' without quote"
-            )
+            raise self.fail(f"no load or multiply right before '{letter}''", "remove the quote")
         taken, taken_if = self.direction(op)
         named = self.named_registers()
         instruction = self.registers.instruction(op, bool(uses_load), int(width or 4), stream, named)
@@ -311,9 +305,7 @@ class _Parser:
                 for _ in range(self.repeats(number.group().lstrip("0")) - 1)
             ]
         if self.position < len(self.text) and not re.match(r"[\s}#]", self.text[self.position]):
-            raise self.fail(
-                f"unexpected '{self.text[self.position]}' after '{letter}'", "write a space after the code"
-            )
+            raise self.fail(f"unexpected '{self.text[self.position]}' after '{letter}'", "write a space")
         return codes
 
     def named_registers(self) -> tuple[str, tuple[str, ...]] | None:
@@ -337,9 +329,7 @@ class _Parser:
         if self.accept("%"):
             number = _NUMBER.match(self.text, self.position)
             if number is None or not 0 <= float(number.group()) <= 1:
-                raise self.fail(
-                    "no share after 'B%'", "write a number from 0 to 1, the share of taken branches"
-                )
+                raise self.fail("no share after 'B%'", "write a number from 0 to 1: the share of taken ones")
             self.position = number.end()
             return float(number.group()), None
         return 0.0, None

@@ -21,9 +21,7 @@ def check_values(graph: TrainingGraph, values: Mapping[str, Array]) -> None:
     """Every given tensor has a value that `check_given` accepts; InputError otherwise."""
     for name in graph.given:
         if name not in values:
-            raise InputError(
-                f"tensor '{name}' has no value", where=graph.name, cure=f"pass an array for '{name}'"
-            )
+            raise InputError(f"tensor '{name}' has no value", where=graph.name, cure=f"pass '{name}', too")
     check_given(graph, {name: values[name] for name in graph.given})
 
 

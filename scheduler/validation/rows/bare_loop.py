@@ -136,9 +136,7 @@ def _code_bytes(file: str) -> int:
     match = re.search(r"^# code_bytes (\d+)$", text, re.MULTILINE)
     if match is None:
         where = f"configs/listings/{file}"
-        raise ConfigError(
-            "the line '# code_bytes N' is missing", where=where, cure="add the line with its number of bytes"
-        )
+        raise ConfigError("the line '# code_bytes N' is missing", where=where, cure="add the line")
     return int(match[1])
 
 

@@ -90,9 +90,7 @@ def predict(case: Case) -> Prediction:
     """
     test = case.text("test")
     if test in NOT_MODELLED:
-        raise case.error(
-            NOT_MODELLED[test], "leave out the row (docs/validation.md lists the limits of the model)"
-        )
+        raise case.error(NOT_MODELLED[test], "leave out the row (docs/validation.md lists the limits)")
     if test in L2_ACCESSES:
         return Prediction(_accesses(case, L2_ACCESSES[test]))
     return Prediction(_transfers(case, test))

@@ -145,7 +145,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "run simple-mlp --soc soc.yaml",
             "soc.yaml:3: unknown key 'cores' in the SoC file",
-            "move the key under 'parameters': parameters: {cores: {value: 4}}",
+            "write the key in parameters: {cores: {value: 4}}",
         ),
         (
             "run simple-mlp --soc in-parameters.yaml",

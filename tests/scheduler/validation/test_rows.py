@@ -268,8 +268,8 @@ def test_a_row_with_two_measured_times_is_two_cases() -> None:
 @pytest.mark.parametrize(
     ("kind", "cells", "hint"),
     [
-        ("icache", {"cores": 1, "n_nops": 1 << 40, "code_bytes": 64}, "of code do not fit in memory"),
-        ("dma-contention", {"bytes": 64, "n_traffic_cores": 8}, "8 loading cores besides the master"),
+        ("icache", {"cores": 1, "n_nops": 1 << 40, "code_bytes": 64}, "of code do not fit"),
+        ("dma-contention", {"bytes": 64, "n_traffic_cores": 8}, "8 cores load besides the master"),
         ("dma-contention", {"bytes": 1 << 20, "n_traffic_cores": 0}, "but its length field holds"),
         ("overlap", {"transfers": 17}, "17 transfers start before"),
         ("micro", {"group": "cluster_pe0", "name": "nop", "n": 1 << 30}, "operations"),
@@ -579,7 +579,7 @@ def test_unmodelled_loops_and_layers_say_so() -> None:
         "codegen": "clang-xpulp",
     }
     for cells, message in (
-        ({"primitive": "gelu", "step": "FW"}, "does not model the layer step 'gelu FW'"),
+        ({"primitive": "gelu", "step": "FW"}, "does not model the step 'gelu FW'"),
         ({"primitive": "relu", "step": "FW", "layout": "HWC"}, "relu FW HWC"),
         ({"primitive": "relu", "step": "FW", "dtype": "bf17"}, "bf17"),
         ({"primitive": "linear", "step": "FW", "variant": "vector_matrix", "dtype": "bf16"}, "vector_matrix"),
