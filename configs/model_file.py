@@ -511,7 +511,7 @@ def _loss(node: Node, what: str) -> LossSpec:
 
 def _optimizer(node: Node) -> OptimizerSpec:
     if isinstance(node.value, str):
-        cure = f"{{name: {shortened(node.value)}, learning_rate: 0.01}}"
+        cure = f"write {{name: {shortened(node.value)}, learning_rate: 0.01}}"
         raise node.error("'optimizer' has no 'learning_rate'", cure)
     name, options = _name_and_options(node, "'optimizer'")
     return OptimizerSpec(name, options, node.where, node)

@@ -192,7 +192,7 @@ class Draft:
                 what = f"'{tensor}' has shape {list(item.shape)}, but the op {needed}"
                 raise CannotTakeError(what, "store the weight in the shape that the op needs")
             if role in lent and role not in plan.parameters:
-                raise CannotTakeError("a running statistic is computed from weights", "store it in a buffer")
+                raise CannotTakeError("running statistics depend on weights", "store statistics in a buffer")
             if role in lent:
                 continue
             if role in plan.parameters:

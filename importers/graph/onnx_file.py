@@ -342,7 +342,9 @@ def _sorted(nodes: Sequence[OnnxNode], given: set[str], where: str) -> tuple[Onn
             if name in writer or name in given:
                 other = f"node '{writer[name].name}'" if name in writer else "an input or initializer"
                 raise _wrong(
-                    f"'{name}' is also written by {other}", f"{where}: node '{node.name}'", "rename one"
+                    f"'{name}' is also written by {other}",
+                    f"{where}: node '{node.name}'",
+                    "rename one of the two",
                 )
             writer[name] = node
     place = {node.name: number for number, node in enumerate(nodes)}
@@ -413,7 +415,7 @@ def _check_ops(graph: OnnxGraph) -> None:
             tensor = graph.tensors.get(name)
             if declared.types == {"tensor(bool)"} and tensor is not None and tensor.dtype not in ("", "bool"):
                 raise _wrong(
-                    f"input '{declared.name}' must be bool, but '{name}' is {tensor.dtype}", place, CHECKED
+                    f"input '{declared.name}' must be bool: '{name}' is {tensor.dtype}", place, CHECKED
                 )
 
 

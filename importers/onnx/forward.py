@@ -352,7 +352,7 @@ class ForwardReader:
         constants = [item for item in arguments if isinstance(item, Constant)]
         results = computed(node, [item.value if item else None for item in arguments], self.graph.opset)
         if results is None:
-            raise CannotTakeError("a constant is computed by an unsupported op", "store it as initializer")
+            raise CannotTakeError("an unsupported op computes a constant", "store the result as initializer")
         if not any(item.trained for item in constants):
             return [Constant(results[name]) if name else None for name in node.outputs]
         # Others than floats are indices and shapes.

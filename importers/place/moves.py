@@ -191,7 +191,9 @@ def joined(site: Site, items: Sequence[View], dim: int, *, suffix: str = "") -> 
     words = []
     for item in items:
         if len(item.dims) != rank:
-            raise CannotTakeError("tensors of different rank cannot be joined", "use Unsqueeze before")
+            raise CannotTakeError(
+                "tensors of different rank cannot be joined", "make ranks equal (Unsqueeze)"
+            )
         word, batch_place = sample_word(site, item)
         if batch_place != batch_dim:
             shape = site.draft.tensors[word].shape

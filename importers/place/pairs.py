@@ -145,7 +145,7 @@ def _per_sample(constant: Constant, like: View) -> tuple[Constant, Shape, int | 
         constant = first if alike else constant
     sizes = tuple(size for index, size in enumerate(shape) if index != batch_dim)
     if elements(sizes) != constant.value.size:
-        raise CannotTakeError("a constant that differs by sample is not supported", "use one for all")
+        raise CannotTakeError("a constant that differs by sample is not supported", "use one for all samples")
     return constant, sizes, batch_dim
 
 

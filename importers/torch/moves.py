@@ -155,7 +155,7 @@ def _index(node: Node) -> View:
     if last - first != len(said) or (len(said) > 1 and any(item.dtype == bool for item in numbers)):
         raise CannotTakeError(
             "indices of non-adjacent dimensions, or a mask among them, are not supported",
-            "index one dimension",
+            "index one dimension at a time",
         )
     if numbers[0].dtype == bool:
         last, numbers = first + numbers[0].ndim, list(np.nonzero(numbers[0]))

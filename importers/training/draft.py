@@ -87,9 +87,7 @@ class TrainingDraft:
         tensor = self.tensor(self.read(name))
         if tensor.kind != "buffer":
             if any(tensor.name in op.inputs for op in self.builder.ops):
-                raise CannotTakeError(
-                    f"the node overwrites '{name}', which others read", "write a new tensor"
-                )
+                raise CannotTakeError(f"the node overwrites '{name}', which others read", "write a new one")
             self.builder.tensors[tensor.name] = replace(tensor, kind="buffer")
         return tensor.name
 

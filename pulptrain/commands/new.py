@@ -60,7 +60,7 @@ def command(
     from configs.library import SUFFIXES  # reads YAML, which is slow to import
 
     is_table = file.endswith(".csv")
-    check_known(kind, KINDS, f"there is no template {kind!r}", "--kind")
+    check_known(kind, KINDS, f"unknown kind of template {kind!r}", "--kind")
     if not file.endswith((*SUFFIXES, ".csv")):
         raise InputError(
             f"the name {file!r} does not end in .yaml, .yml or .csv", where="new", cure=f"use {file}.yaml"

@@ -67,7 +67,7 @@ def command(
         from pulptrain.running.pictures import PICTURES
 
         choices = ("all", *PICTURES, SPEED_UP)
-        check_known(what, choices, f"no picture {what!r}", "--what")
+        check_known(what, choices, f"unknown picture {what!r}", "--what")
         if what == SPEED_UP:
             drawn, result, table = _speed_up(folders, out, window, paper)
         elif len(folders) > 1:

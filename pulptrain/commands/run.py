@@ -17,7 +17,7 @@ Iterations = Annotated[
     common.option(
         "--iterations",
         "N",
-        "Training iterations to compute; the timing of one is simulated, because all are alike.",
+        "Training iterations to compute; the timing of one is simulated, because all take the same cycles.",
         common.RUN,
     ),
 ]

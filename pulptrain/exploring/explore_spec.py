@@ -276,7 +276,7 @@ class _Builder:
             or (value.is_sequence and not key.startswith(MODEL_PREFIX))
             or value.value is None
         ):
-            raise value.error(f"'{key}' is {value.kind}", f"write one value for '{key}'")
+            raise value.error(f"'{key}' is {value.kind}, not one value", f"write one value for '{key}'")
 
         def try_it() -> None:
             settings = self._settings({key: value})
@@ -493,5 +493,5 @@ def _objectives(node: Node | None, has_energy: bool) -> tuple[str, ...]:
 
 def _text(node: Node, key: str) -> str:
     if not isinstance(node.value, str) or not node.value:
-        raise node.error(f"'{key}' is {node.kind}", f"write a text for '{key}'")
+        raise node.error(f"'{key}' is {node.kind}, not a text", f"write a text for '{key}'")
     return node.value

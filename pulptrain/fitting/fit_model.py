@@ -544,7 +544,7 @@ def check_solver() -> None:
     """Raise `InputError` without OR-tools."""
     if not solver_installed():
         raise InputError(
-            "fit needs the Python package OR-Tools, which is not installed",
+            "the Python package OR-Tools is not installed",
             where="pulptrain fit",
             cure="run pip install 'pulptrain[solver]'",
         )

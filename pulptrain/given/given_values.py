@@ -63,7 +63,7 @@ def replaced(
     """
     result = dict(values)
     for name, array in with_codes(graph.tensors, given).items():
-        check_known(name, values, f"no tensor '{name}'", WHERE)
+        check_known(name, values, f"unknown tensor '{name}'", WHERE)
         tensor = graph.tensors[name]
         if array.shape != tensor.shape:
             raise InputError(
@@ -74,7 +74,7 @@ def replaced(
         only = graph.draws[name].only if name in graph.draws else ()
         if only and not np.isin(array, only).all():
             allowed = " and ".join(f"{value:g}" for value in only)
-            raise InputError(f"'{name}' holds more than {allowed}", where=WHERE, cure=f"use {allowed}")
+            raise InputError(f"'{name}' must hold {allowed}", where=WHERE, cure=f"use only {allowed}")
         if tensor.dtype.is_float:
             if not np.issubdtype(array.dtype, np.number) or np.iscomplexobj(array):
                 raise InputError(f"'{name}' has dtype {array.dtype}", where=WHERE, cure="use real numbers")
@@ -86,7 +86,10 @@ def replaced(
         elif not only and (
             not np.issubdtype(array.dtype, np.integer) or (array.astype(tensor.dtype) != array).any()
         ):
-            what, cure = f"'{name}' holds other numbers than {tensor.dtype}", "use integers in its range"
+            what, cure = (
+                f"'{name}' holds other numbers than {tensor.dtype}",
+                f"use integers in the range of {tensor.dtype}",
+            )
             raise InputError(what, where=WHERE, cure=cure)
         else:
             result[name] = array.astype(tensor.dtype)

@@ -200,7 +200,7 @@ class NetworkOptions(SourceOptions, total=False):
         Option(
             "--separate-update",
             "",
-            "Run the weight update as a separate program, after that of forward and backward pass.",
+            "Run two programs: forward and backward pass, then the weight update (default: one program).",
             MODEL,
             default=False,
             swept=False,
@@ -308,7 +308,8 @@ class ChipOptions(TypedDict, total=False):
         Option(
             "--bank-conflicts",
             "on|off",
-            "on: an L1 bank serves one access per cycle, others wait; off: no L1 contention (default: on).",
+            "on: an L1 bank serves one access per cycle, others wait; off: no L1 contention (default: that "
+            "of the SoC).",
             MACHINE,
             path="l1.bank_conflicts",
         ),
@@ -422,7 +423,8 @@ class MemoryOptions(TypedDict, total=False):
         Option(
             "--prefetch",
             "on|off",
-            "on: load data of the next op while an op computes; off: load data of an op after the op before.",
+            "on: load data of the next op while an op computes; off: load the data of an op when the op "
+            "before has ended.",
             SCHEDULE,
             default="on",
         ),
@@ -461,8 +463,8 @@ class ResidentOptions(TypedDict, total=False):
             "--resident",
             "off|auto|TENSOR[@OP..OP],...",
             "Tensors that stay in L1 between ops, e.g. fc.weight@fc.FW..fc.IG (from op fc.FW to fc.IG); "
-            "auto: those that save cycles; off: no tensor. To avoid transfers of tensors that are used soon "
-            "again.",
+            "auto: those that save cycles; off: no tensor. Saves transfers of tensors that are used again "
+            "soon.",
             SCHEDULE,
         ),
     ]
@@ -539,8 +541,7 @@ class RunOptions(
         Option(
             "--schedule",
             "FILE",
-            "Schedule file, which sets tiles, kernels and buffers of every op: one that `pulptrain tune "
-            "MODEL` wrote.",
+            "Schedule file that `pulptrain tune MODEL` wrote: tiles, kernels and buffers of every op.",
             SCHEDULE,
             completes="file",
         ),
@@ -555,8 +556,8 @@ class LinkedRunOptions(RunOptions, total=False):
         Option(
             "--code-map",
             "FILE",
-            "Simulate the instruction caches with the code addresses of this linker map (GNU ld, lld) of "
-            "the program that `deploy` exported.",
+            "Linker map (GNU ld, lld) of the program that `deploy` exported, so that the instruction caches "
+            "are simulated with its code addresses.",
             MACHINE,
             swept=False,
         ),

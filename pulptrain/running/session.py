@@ -148,7 +148,7 @@ def parse_train(text: str, layers: Sequence[str]) -> str | tuple[str, ...] | Non
         return None if text.strip() == "all" else text.strip()
     names = tuple(name.strip() for name in text.split(","))
     for name in names:
-        check_known(name, layers, f"no layer {name!r}", "--train")
+        check_known(name, layers, f"unknown layer {name!r}", "--train")
     return names
 
 

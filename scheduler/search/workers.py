@@ -221,7 +221,7 @@ def _dask(address: str) -> Iterator[Workers]:
         from distributed import Client
     except ImportError:
         raise InputError(
-            "--executor dask:// needs Dask, which is not installed",
+            "the Python package Dask is not installed",
             where="--executor",
             cure="run pip install 'pulptrain[cluster]'",
         ) from None

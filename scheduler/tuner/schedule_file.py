@@ -308,13 +308,12 @@ def options_from(
     check_model(file, graphs, written)
     if file.soc_content != soc_content(timing):
         named = (
-            ""
+            "other parameters"
             if (file.soc, file.timing) == (timing.name, timing.profile)
-            else f" {timing.name} ({timing.profile})"
+            else f"{timing.name} ({timing.profile})"
         )
         raise ConfigError(
-            f"the schedule is for {file.soc} ({file.timing}), but this run "
-            f"uses{named or ' it with other parameters'}",
+            f"the schedule is for {file.soc} ({file.timing}), but this run uses {named}",
             where=file.where("soc"),
             cure="use the SoC options of the tuning run, or run tune again",
         )

@@ -94,7 +94,7 @@ def test_a_defect_of_ours_is_not_the_fault_of_the_file(
         ),
         (
             node("Where", ["x", "w", "w"], ["z"], name="n"),
-            r"'n' \(Where\): input 'condition' must be bool, but 'x' is float32",
+            r"'n' \(Where\): input 'condition' must be bool: 'x' is float32",
         ),
     ],
 )

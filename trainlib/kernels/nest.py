@@ -329,7 +329,7 @@ class _Parser:
         if self.accept("%"):
             number = _NUMBER.match(self.text, self.position)
             if number is None or not 0 <= float(number.group()) <= 1:
-                raise self.fail("no share after 'B%'", "write a number from 0 to 1: the share of taken ones")
+                raise self.fail("no share after 'B%'", "write a number from 0 to 1: the share that is taken")
             self.position = number.end()
             return float(number.group()), None
         return 0.0, None

@@ -129,7 +129,7 @@ def _channels(builder: GraphBuilder, layer: BuiltLayer) -> _Channels:
             f"update_channels: [{first}, {last}] needs {last} output channels, but the layer has "
             f"{attributes['co']}",
             where=where,
-            cure=f"use at most {attributes['co']}",
+            cure=f"use channels up to {attributes['co']}",
         )
     output = builder.tensors[layer.roles["y"]]
     channels_last = kind == "linear" or output.layout == "HWC"

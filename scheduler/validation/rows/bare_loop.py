@@ -106,7 +106,7 @@ def code(*names: str) -> CoreWork:
     """Parts one after the other. Raises ConfigError for a part the listing does not have."""
     by_name = parts()
     for name in names:
-        check_known(name, by_name, f"no part '{name}'", f"configs/listings/{LISTING}", error=ConfigError)
+        check_known(name, by_name, f"unknown part '{name}'", f"configs/listings/{LISTING}", error=ConfigError)
     return CoreWork(tuple(node for name in names for node in by_name[name].body))
 
 

@@ -244,7 +244,7 @@ def _check_header(
             )
     for item in selections:
         check_known(
-            item.column, header, f"no column '{item.column}' in {where.rpartition(':')[0]}", "--where"
+            item.column, header, f"{where.rpartition(':')[0]} has no column '{item.column}'", "--where"
         )
 
 
@@ -261,7 +261,7 @@ def _value(cells: Mapping[str, str], column: Column, where: str, name: str) -> s
         value = int(text) if len(text) < 20 else MAX_NUMBER + 1
         if not column.least <= value <= column.most:
             message = f"row {row}: {text} is not between {column.least} and {column.most}"
-            raise ConfigError(message, where=where, cure="write a number between the two")
+            raise ConfigError(message, where=where, cure=f"write {column.least} to {column.most}")
     if column.choices and value not in column.choices:
         choices = ", ".join(str(choice) or "(empty)" for choice in column.choices)
         raise ConfigError(f"row {row}: '{text}' is unknown", where=where, cure=f"use one of {choices}")

@@ -89,7 +89,7 @@ def test_a_fallback_that_is_no_list(capsys: Capture) -> None:
     ("old", "new", "message"),
     [
         ("ceildiv(N, cores)", "ceildiv(N, cores - cores)", "divides by zero"),
-        ("ceildiv(N, cores)", "1" + "+1" * 300, "use at most 400"),
+        ("ceildiv(N, cores)", "1" + "+1" * 300, "use 400 at most"),
         ("ceildiv(N, cores)", "9" * 30, "is outside the range"),
         ("min(start + block, N)", "N * 99999999999999999 * 99999999999999", "instructions|away"),
         ("min(start + block, N)", "N * 99999999999999999999999", "a number in the expression is above"),

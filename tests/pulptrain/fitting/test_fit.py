@@ -231,7 +231,7 @@ def test_with_room_for_everything_nothing_is_decided() -> None:
         (["--deadline", "soon"], 2, "cannot read 'soon'"),
         (["--objective", "energy"], 2, "pulp-open has no energy coefficients"),
         (["--allow", "magic"], 2, "unknown change 'magic'"),
-        (["--train", "fc7"], 2, "no layer 'fc7'"),
+        (["--train", "fc7"], 2, "unknown layer 'fc7'"),
         (["--objective", "fun"], 2, "unknown objective 'fun'"),
     ],
 )
