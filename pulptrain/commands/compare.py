@@ -43,7 +43,7 @@ def command(
         common.option(
             "--in-l1",
             "",
-            "Compare measured cycles without simulated DMA waits, because all data were in L1 when measured.",
+            "Leave out simulated DMA waits, to compare with cycles that were measured with all data in L1.",
         ),
     ] = False,
     out: Annotated[

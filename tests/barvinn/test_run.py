@@ -225,7 +225,7 @@ def test_files_of_others_are_not_written_over(tmp_path: Path, capsys: pytest.Cap
     folder.mkdir()
     (folder / "jobs.csv").write_text("mine\n")
     assert run(["barvinn", simple_conv(tmp_path), "--out", str(folder), "--as-published"]) == 2
-    assert "was not written by pulptrain" in capsys.readouterr().err
+    assert "pulptrain did not write that file" in capsys.readouterr().err
     (folder / "jobs.csv").unlink()
     (folder / "00-conv1-weights.txt").write_text("mine\n")
     assert run(["barvinn", simple_conv(tmp_path), "--out", str(folder), "--as-published"]) == 2

@@ -183,8 +183,8 @@ def draw(rows: Sequence[Row]) -> None:
         ("mm, double", "#777777", lambda row: row.fixed["mm, double"]),
         ("2x4, single", "#a6cee3", lambda row: row.fixed["mm_unroll_2x4, single"]),
         ("2x4, double", "#1f78b4", lambda row: row.fixed["mm_unroll_2x4, double"]),
-        ("tuned, single, nothing resident", "#fdbf6f", lambda row: row.tuned_single_cycles),
-        ("tuned, nothing resident", "#ff7f00", lambda row: row.tuned_off_cycles),
+        ("tuned, single, no residents", "#fdbf6f", lambda row: row.tuned_single_cycles),
+        ("tuned, no residents", "#ff7f00", lambda row: row.tuned_off_cycles),
         ("tuned", "#33a02c", lambda row: row.tuned_cycles),
     ]
     figure, axes = pyplot.subplots(figsize=(1.6 * len(rows) + 3, 4.8), layout="constrained")
