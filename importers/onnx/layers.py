@@ -111,7 +111,9 @@ def _plus(node: Node, view: View, third: Any, beta: float) -> View:
 def _product(node: Node) -> View:
     operands = [node.get(0), node.get(1)]
     if node.integer("transBatchA", 0) or node.integer("transBatchB", 0):
-        raise CannotTakeError("transBatchA and transBatchB are not supported", "use Transpose, then MatMul")
+        raise CannotTakeError(
+            "transBatchA and transBatchB are not supported", "use Transpose and MatMul instead"
+        )
     like = next((item for item in operands if isinstance(item, View)), None) or node.x
     for index, name in enumerate(("transA", "transB")):
         item = operands[index]

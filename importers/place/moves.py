@@ -278,7 +278,7 @@ def repeated(site: Site, view: View, counts: Sequence[int]) -> View:
     view = wider(view, len(counts))
     for dim, count in enumerate(counts):
         if count < 1:
-            raise CannotTakeError("the node repeats 0 times", "repeat once or more")
+            raise CannotTakeError("the node repeats 0 times", "set repeats of 1 or more")
         if count > 1:
             shape = view.shape
             wide = expanded(site, view.with_dim(dim), (*shape[:dim], count, *shape[dim:]), f"_{dim}")

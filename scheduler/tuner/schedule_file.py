@@ -355,9 +355,9 @@ def check_model(
     """Raise `ConfigError` unless the file is for the model whose graphs these are (as of `options_from`)."""
     name, content = graphs[0].name, content_of(written or graphs[0])
     if (file.model, file.model_content) != (name, content):
-        other = name if file.model != name else f"{name} with another batch, dtype or other layers"
+        other = repr(name) if file.model != name else f"{name!r} with another batch, dtype or other layers"
         raise ConfigError(
-            f"the schedule is for the model {file.model}, but this run has {other}",
+            f"the schedule is for the model {file.model!r}, but this run has {other}",
             where=file.where("model"),
             cure="use the model and options of the tuning run, or run tune again",
         )

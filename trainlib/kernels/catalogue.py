@@ -188,7 +188,9 @@ def loop_work(
     kernel = library.kernel(codegen, name)
     if not is_free_loop(kernel.header):
         raise InputError(
-            f"kernel '{name}' uses several indices for an array", where="kernel", cure="use one flat index"
+            f"kernel '{name}' uses several indices for an array",
+            where="kernel",
+            cure="write one flat index per array in the kernel file",
         )
     names = {**sizes, "cores": cores}
     try:

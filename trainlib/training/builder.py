@@ -307,7 +307,7 @@ class GraphBuilder:
             if role not in layer.roles and role.removeprefix("d") in layer.plan.parameters:
                 name = PARAMETER_NAMES.get(role[1:], role[1:])
                 raise UnsupportedLayerError(
-                    f"{step.name} of {layer.spec.type} computes all gradients together, so {name} "
+                    f"{step.name} of {layer.spec.type} computes all gradients together, so '{name}' "
                     "must be trained, too",
                     where=where_of(layer.spec),
                     cure=f"add '{name}' to the list of trained parameters",

@@ -102,7 +102,7 @@ def line_of(path: Path, text: str) -> int:
 @pytest.mark.parametrize(
     ("old", "new", "where", "message"),
     [
-        ("name: small", "name: other", "model:", "for the model other, but this run has small"),
+        ("name: small", "name: other", "model:", "for the model 'other', but this run has 'small'"),
         ("name: pulp-open", "name: vega", "soc:", None),
         ("codegen: clang-xpulp", "codegen: pulp-gcc7", "codegen:", "--codegen pulp-gcc7"),
         ("op: relu.FW", "op: relu.XX", "relu.XX", "no op 'relu.XX'"),
