@@ -36,7 +36,7 @@ def _with_value(node: Node, steps: list[str], value: Node, path: str) -> Node:
         number = names[step]
         items[number] = _with_value(items[number], rest, value, path) if rest else value
         return Node(tuple(items), node.file, node.line)
-    raise value.error(f"the path '{path}' is too long: it continues after {node.kind}", "shorten the path")
+    raise value.error(f"path '{path}' goes on after {node.kind}, which has no keys", "shorten the path")
 
 
 def _name(item: Node, number: int) -> str:
@@ -48,4 +48,4 @@ def _name(item: Node, number: int) -> str:
 
 
 def _unknown(step: str, known: Mapping[str, object], value: Node, path: str) -> ConfigError:
-    return value.error(f"there is no '{step}' in '{path}'", suggestion(step, known))
+    return value.error(f"'{path}' has no '{step}'", suggestion(step, known))

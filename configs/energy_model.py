@@ -228,7 +228,7 @@ def _points(node: Node) -> tuple[tuple[float, int, str], ...]:
         vdd = parse_si(given.vdd, "V", where=item.where)
         points.append((vdd, parse_hz(given.frequency, where=item.where), given.source))
     if not points or points[0][0] <= 0 or points[0][1] <= 0:
-        raise node.error("the first operating point must be above 0 V and 0 Hz", "list at least one point")
+        raise node.error("'points' needs a first point above 0 V and 0 Hz", "list the lowest voltage first")
     if any(low[0] >= high[0] or low[1] >= high[1] for low, high in pairwise(points)):
         message = "voltage and clock must both rise from point to point"
         raise node.error(message, "list the lowest voltage first")
@@ -247,7 +247,7 @@ def _coefficient(name: str, node: Node) -> Coefficient:
     vdd = parse_si(given.vdd, "V", where=children["vdd"].where)
     if not low <= nominal <= high:
         message = f"'{name}' does not satisfy low <= nominal <= high"
-        raise node.error(message, f"sort {given.low}, {given.nominal}, {given.high}")
+        raise node.error(message, f"sort the three values {given.low}, {given.nominal} and {given.high}")
     if vdd <= 0:
         raise children["vdd"].error("the supply voltage is 0 V", "write the voltage of the cores")
     if given.grade not in GRADES:

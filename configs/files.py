@@ -173,7 +173,9 @@ def check_folder(name: str, option: str) -> Path:
     _refuse_dash(name, option)
     if folder.suffix.lower() in FILE_ENDINGS and not folder.is_dir():
         raise InputError(
-            f"{name!r} is a file name, not a folder name", where=option, cure=f"use a folder: {folder.stem}"
+            f"{name!r} is a file name, not a folder name",
+            where=option,
+            cure=f"use the name of a folder, e.g. {folder.stem}",
         )
     try:
         make_folder(folder)
@@ -203,13 +205,15 @@ def refuse_foreign(path: Path, name: str, option: str, is_ours: Callable[[Path],
         raise _cannot_be_written(error, option, name) from error
     if foreign:
         raise InputError(
-            f"{name!r} already exists and was not written by pulptrain; it was not overwritten",
+            f"{name!r} exists already, and pulptrain did not write that file: nothing was overwritten",
             where=option,
-            cure="use another name, or move that file first",
+            cure="use another name, or move the file first",
         )
     if target.is_file() and not os.access(target, os.W_OK):
         raise InputError(
-            f"the file or folder {name!r} is read-only", where=option, cure="make it writable, or use another"
+            f"the file or folder {name!r} is read-only",
+            where=option,
+            cure="make the file or folder writable, or use another",
         )
 
 
@@ -242,7 +246,7 @@ def _refuse_special(target: Path, name: str, where: str) -> None:
         raise _cannot_be_written(error, where, name) from error
     for is_kind, kind in _KINDS:
         if is_kind(mode):
-            raise InputError(f"{name!r} is {kind}, not a file", where=where, cure="name a file")
+            raise InputError(f"{name!r} is {kind}, not a file", where=where, cure="use the name of a file")
 
 
 def _probe(folder: Path, name: str, option: str) -> None:

@@ -23,9 +23,9 @@ PULP = "pulp"
 """Kind of machine that a SoC file describes unless it says ``machine: ...``."""
 
 _SWAPPED: Mapping[str, str] = {
-    "models": "name a model (`pulptrain list models`): pulptrain run tutorial-cnn --soc {name}",
+    "models": "use a model (`pulptrain list models`), e.g. pulptrain run tutorial-cnn --soc {name}",
     "soc": "use --soc with a SoC (`pulptrain list socs`); the model follows the command",
-    "energy": "--energy takes coefficients of a chip (docs/energy.md)",
+    "energy": "use --energy with coefficients of a chip (docs/energy.md)",
 }
 """By the kind that is asked for: what to write where a name of the other kind was given."""
 
@@ -82,7 +82,7 @@ def open_config(kind: str, name_or_path: str | Path, *, folder: Path | None = No
         if other is not None:
             what = f"'{name}' is a {KINDS[other]}, not a {KINDS[kind]}".replace("a energy", "an energy")
             raise ConfigError(what, cure=_SWAPPED[kind].format(name=name))
-        files_here = [f"'{name}{suffix}'" for suffix in SUFFIXES if isfile(f"{name}{suffix}")]
+        files_here = [f"use '{name}{suffix}'" for suffix in SUFFIXES if isfile(f"{name}{suffix}")]
         file = (
             "a file: model.yaml, model.onnx, net.py:Net" if kind == "models" else "the path of a .yaml file"
         )

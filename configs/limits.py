@@ -60,7 +60,7 @@ def require_host_memory(
     *,
     where: str | None = None,
     parts: str = "",
-    cure: str = "something smaller",
+    cure: str = "use smaller sizes",
 ) -> None:
     """Raise `InputError` if `what` ("the tensors need", for the message) is more than is allowed.
 
@@ -69,10 +69,10 @@ def require_host_memory(
     allowed_bytes = host_memory_bytes()
     if required_bytes > allowed_bytes:
         raise InputError(
-            f"{what} about {size_text(required_bytes)} of this computer's memory"
-            f"{f' ({parts})' if parts else ''}, but only {size_text(allowed_bytes)} are allowed",
+            f"{what} about {size_text(required_bytes)} of the computer's memory"
+            f"{f' ({parts})' if parts else ''}, but the limit is {size_text(allowed_bytes)}",
             where=where,
-            cure=f"{cure}, or {HOST_MEMORY_VARIABLE}={_raised(required_bytes)} in the environment",
+            cure=f"{cure}, or set {HOST_MEMORY_VARIABLE}={_raised(required_bytes)} in the environment",
         )
 
 
@@ -95,8 +95,8 @@ def check_text_size(size_bytes: int, bytes_per_byte: int, where: str) -> None:
         raise ConfigError(
             f"the file has a size of {size_text(size_bytes)}, but the limit is {size_text(limit_bytes)}",
             where=where,
-            cure=f"use a smaller file, or {HOST_MEMORY_VARIABLE}={_raised(size_bytes * bytes_per_byte)} in "
-            "the environment",
+            cure=f"use a smaller file, or set {HOST_MEMORY_VARIABLE}={_raised(size_bytes * bytes_per_byte)} "
+            "in the environment",
         )
 
 

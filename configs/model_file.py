@@ -412,7 +412,9 @@ def _check_names(spec: ModelSpec) -> None:
     for what, name, where in (*named, *((f"label '{name}'", name, where) for name, where in labels.items())):
         if name in inputs:
             raise ConfigError(
-                f"{what} and an input of the model have the same name", where=where, cure="rename one of them"
+                f"{what} and an input of the model have the same name",
+                where=where,
+                cure="rename one of the two",
             )
     if spec.dataset in DATASETS and spec.dataset != "random" and max(len(inputs), len(labels)) > 1:
         raise ConfigError(
@@ -448,7 +450,7 @@ def _train(node: Node, layers: Sequence[LayerSpec]) -> str | tuple[str, ...] | N
             raise ConfigError(
                 f"'train' lists layer {layer.name}, which is frozen by trainable: false",
                 where=layer.where,
-                cure="remove one of these two settings",
+                cure="remove 'trainable: false', or the layer from 'train'",
             )
     return names
 
@@ -466,7 +468,7 @@ def _inputs(top: Mapping[str, Node], dataset: str) -> tuple[InputSpec, ...]:
         if not re.fullmatch(NAME, name):
             raise node.error(f"'{name}' is not a valid name", "use letters, digits and _")
     if not given:
-        raise top["inputs"].error("'inputs' is empty", "inputs: {image: {shape: [3, 32, 32]}}")
+        raise top["inputs"].error("'inputs' is empty", "write e.g. inputs: {image: {shape: [3, 32, 32]}}")
     return tuple(_input(name, node, f"input '{name}'", dataset) for name, node in given.items())
 
 
@@ -489,7 +491,7 @@ def _losses(top: Mapping[str, Node]) -> tuple[LossSpec, ...]:
         return (_loss(top["loss"], "'loss'"),) if "loss" in top else (_NO_LOSS,)
     given = top["losses"].sequence("'losses'")
     if not given:
-        raise top["losses"].error("'losses' is empty", "losses: [mse]")
+        raise top["losses"].error("'losses' is empty", "write e.g. losses: [mse]")
     return tuple(_loss(node, f"loss {number}") for number, node in enumerate(given, start=1))
 
 
@@ -509,7 +511,7 @@ def _loss(node: Node, what: str) -> LossSpec:
 
 def _optimizer(node: Node) -> OptimizerSpec:
     if isinstance(node.value, str):
-        cure = f"{{name: {shortened(node.value)}, learning_rate: 0.01}}"
+        cure = f"write {{name: {shortened(node.value)}, learning_rate: 0.01}}"
         raise node.error("'optimizer' has no 'learning_rate'", cure)
     name, options = _name_and_options(node, "'optimizer'")
     return OptimizerSpec(name, options, node.where, node)
@@ -526,7 +528,7 @@ def _text(children: Mapping[str, Node], key: str, what: str, parent: Node) -> st
         raise parent.error(f"{what} has no '{key}'", f"add '{key}: ...'")
     child = children[key]
     if not isinstance(child.value, str):
-        raise child.error(f"'{key}' of {what} must be a word, not {child.kind}")
+        raise child.error(f"'{key}' of {what} must be a word, not {child.kind}", f"write {key}: WORD")
     return child.value
 
 
@@ -542,7 +544,7 @@ def _layers(node: Node, problems: Problems) -> tuple[LayerSpec, ...]:
                 ConfigError(
                     f"two layers have the name '{layer.name}', the first in line {lines[layer.name]}",
                     where=layer.where,
-                    cure="rename one of them",
+                    cure="rename one of the two",
                 )
             )
         lines[layer.name] = item.line

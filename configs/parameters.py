@@ -195,7 +195,7 @@ def load_parameters(
     tree = _trees(name_or_path)[profile]
     if tree.machine != machine:
         raise ConfigError(
-            f"'{tree.name}' describes a machine of kind '{tree.machine}', but this command needs '{machine}'",
+            f"'{tree.name}' describes a machine of kind '{tree.machine}', but the command needs '{machine}'",
             where=tree.file,
             cure=f"use `{COMMANDS[tree.machine]}`, or another SoC",
         )
@@ -210,7 +210,7 @@ def load_parameters(
         try:
             value = _value(text, old.unit, path, where)
         except ConfigError as error:
-            cure = f"{error.cure}; {tree.name} has {old.value} {old.unit}"
+            cure = f"{error.cure}; {tree.name} has {old.value} {old.unit}".removesuffix(" count")
             raise ConfigError(error.message, where=where, cure=cure) from None
         changed[path] = replace(old, value=value, source="set by the user", assumed=False, where=where)
     return replace(tree, parameters=MappingProxyType(changed))
@@ -290,10 +290,8 @@ def _header(node: Node, problems: Problems) -> SocSchema:
     for key, child in top.items():
         if key in groups and key not in SocSchema.model_fields:
             inner = child.plain() if child.is_mapping else {"value": child.plain()}
-            text = f"{{{key}: {inner}}}".replace("'", "")
-            raise child.error(
-                f"unknown key '{key}' in the SoC file", f"under 'parameters': parameters: {text}"
-            )
+            text = f"parameters: {{{key}: {inner}}}".replace("'", "")
+            raise child.error(f"unknown key '{key}' in the SoC file", f"write the key in {text}")
     header = problems.of(validate, SocSchema, node, "the SoC file")
     if header is not None:
         return header
@@ -307,14 +305,14 @@ def _leaves(node: Node, path: str, leaves: dict[str, Node], problems: Problems) 
     """Walk the groups depth first; a mapping with a key of `LEAF_KEYS`, or with scalars only, is a leaf."""
     what = f"group '{path}'" if path else "'parameters'"
     if path and not (node.is_mapping or node.is_sequence):
-        value = f"{path.rpartition('.')[2]}: {{value: {node.value}}}"
+        value = f"write {path.rpartition('.')[2]}: {{value: {node.value}}}"
         problems.note(node.error(f"parameter '{path}' must be a mapping, not {node.kind}", value))
         return
     children = problems.of(node.mapping, what)
     if children is None:
         return
     if not children:
-        problems.note(node.error(f"{what} is empty", "fill it in or remove it"))
+        problems.note(node.error(f"{what} is empty", f"write values below {what}, or remove the key"))
     is_leaf = any(key in LEAF_KEYS for key in children) or not any(c.is_mapping for c in children.values())
     if path and children and is_leaf:
         leaves[path] = node
@@ -344,7 +342,7 @@ def _override(old: Parameter, leaf: Node, profile: str) -> Parameter:
         if key in LEAF_KEYS and key not in OVERRIDE_KEYS:
             raise child.error(
                 f"'{key}' of '{old.path}' comes from the base file and cannot be changed",
-                f"keep only {', '.join(OVERRIDE_KEYS)}",
+                f"remove '{key}'; a file with a 'base' changes only {', '.join(OVERRIDE_KEYS)}",
             )
     check_keys(leaf, what, (), OVERRIDE_KEYS)
     kept = {} if "value" in children else {"source": Node(old.source, leaf.file, leaf.line)}
@@ -394,9 +392,7 @@ def _value(given: Any, unit: str, path: str, where: str) -> Value:
         needed = "a whole number" if kind == "integer" else "a finite number"
     if result is None:
         raise ConfigError(
-            f"'{path}' is '{shortened(str(given))}' but must be {needed}",
-            where=where,
-            cure=f"use {needed} ({unit})",
+            f"'{path}' is '{shortened(str(given))}', but must be {needed}", where=where, cure=f"use {needed}"
         )
     return result
 

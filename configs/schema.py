@@ -55,7 +55,7 @@ def _note_keys(
             problems.note(child.error(f"unknown key '{key}' in {what}", cure))
     for key, example in required.items():
         # One that is only misspelt is not missed as well.
-        if key not in children and not any(cure.startswith(f"'{key}'") for cure in misspelt):
+        if key not in children and not any(cure.startswith(f"use '{key}'") for cure in misspelt):
             cure = f"add '{key}: {example}'"
             problems.note(node.error(f"{what} has no '{key}'", cure))
 

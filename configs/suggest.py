@@ -20,10 +20,12 @@ def closest(word: str, known: Iterable[str]) -> str | None:
 
 def suggestion(word: str, known: Iterable[str]) -> str:
     """Return the cure for an unknown `word`: the closest known entry, if any, and the list of all."""
-    entries = list(known)
-    listing = "known: " + ", ".join(entries) if entries else "there are none"
-    match = closest(word, entries)
-    return f"'{match}' ({listing})" if match else listing
+    if not (entries := list(known)):
+        return f"remove '{word}'"
+    match, listing = closest(word, entries), ", ".join(entries)
+    if len(entries) == 1:
+        return f"use '{listing}'"
+    return f"use '{match}' (known: {listing})" if match else f"use one of {listing}"
 
 
 def path_suggestion(path: str, known: Collection[str]) -> str:
@@ -32,12 +34,12 @@ def path_suggestion(path: str, known: Collection[str]) -> str:
     in_group = {each.rpartition(".")[2]: each for each in known if each.rpartition(".")[0] == group}
     same_name = [each for each in known if each.rpartition(".")[2] == name]
     if len(same_name) == 1:
-        return f"'{same_name[0]}'"
+        return f"use '{same_name[0]}'"
     if group and in_group:
         match = closest(name, in_group)
-        return f"'{in_group[match]}'" if match else f"remove it; {group} has {', '.join(in_group)}"
+        return f"use '{in_group[match]}'" if match else f"use one of {group}: {', '.join(in_group)}"
     if (match := closest(path, same_name or known)) is not None:
-        return f"'{match}'"
+        return f"use '{match}'"
     return f"use a path in one of: {', '.join(dict.fromkeys(each.partition('.')[0] for each in known))}"
 
 

@@ -107,7 +107,7 @@ def parse_si(text: object, unit: str, *, where: str | None = None) -> float:
     example = f"'{text} p{unit}'" if unit == "J" else f"'{text} {unit}'"
     if isinstance(text, bool) or match is None:
         raise ConfigError(
-            f"'{str(text)[:60]}' is not an amount in {unit}", where=where, cure=f"write it like '4.1 {unit}'"
+            f"'{str(text)[:60]}' is not an amount in {unit}", where=where, cure=f"write e.g. '4.1 {unit}'"
         )
     if not match[2]:
         raise ConfigError(f"'{text}' has no unit", where=where, cure=f"add the unit, e.g. {example}")
@@ -127,7 +127,7 @@ def _parse(
     match = None if isinstance(text, bool) else _QUANTITY.fullmatch(str(text).strip())
     if match is None:
         shown = str(text)[:60]
-        raise ConfigError(f"'{shown}' is not {what}", where=where, cure=f"write it like '{example}'")
+        raise ConfigError(f"'{shown}' is not {what}", where=where, cure=f"write e.g. '{example}'")
     number, unit = Fraction(match[1]), match[2]
     base = next(iter(units))
     amount = number * _unit_factor(unit or base, number, units, where)

@@ -99,10 +99,10 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError("no such file", where=str(path), cure="check the path") from None
+        raise ConfigError("the file does not exist", where=str(path), cure="check the path") from None
     except UnicodeDecodeError as error:
         raise ConfigError(
-            f"the file is not UTF-8 text: {error.reason}", where=str(path), cure="save it as UTF-8"
+            f"the file is not UTF-8 text: {error.reason}", where=str(path), cure="save the file as UTF-8"
         ) from None
     except (OSError, ValueError) as error:
         # ValueError: a path with a null byte.
@@ -159,7 +159,7 @@ def parse_yaml(text: str, file: str) -> Node:
     try:
         root = yaml.compose(text)
         if root is None:
-            raise ConfigError("the file is empty", where=f"{file}:1", cure="fill it in or name another file")
+            raise ConfigError("the file is empty", where=f"{file}:1", cure="fill the file or name another")
         return _Converter(file, yaml.constructor).convert(root)
     except MarkedYAMLError as error:
         raise _syntax_error(error, text, file) from None
@@ -242,7 +242,7 @@ class _Converter:
 
     def convert(self, node: Any, line: int | None = None) -> Node:
         if id(node) in self.seen:
-            raise self.error(node, "a YAML alias uses this value again", "write the value out")
+            raise self.error(node, "YAML aliases (*name) are not supported", "write the value instead")
         self.seen.add(id(node))
         value: Scalar | Mapping[str, Node] | tuple[Node, ...]
         if node.id == "mapping":
@@ -259,9 +259,9 @@ class _Converter:
         for key_node, child in node.value:
             key = key_node.value if key_node.id == "scalar" else None
             if key == "<<":
-                raise self.error(key_node, "merge keys are not supported", "write the values out")
+                raise self.error(key_node, "merge keys (<<) are not supported", "write the values instead")
             if key is None or not isinstance(self.scalar(key_node), str):
-                raise self.error(key_node, "a key must be text", "quote it or give it a name")
+                raise self.error(key_node, "every key must be text", "put the key in quotes")
             if key in lines:
                 raise self.error(
                     key_node,
@@ -284,14 +284,14 @@ class _Converter:
         if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
             raise self.error(
                 node,
-                f"an integer above {LARGEST_INTEGER} or below -{LARGEST_INTEGER}",
-                "write a smaller number",
+                f"{shortened(node.value)} is outside the range of -{LARGEST_INTEGER} to {LARGEST_INTEGER}",
+                "write a number within the range",
             )
         if isinstance(value, float) and not abs(value) <= LARGEST_FLOAT:
             raise self.error(node, f"{value} is not a finite fp32 number", f"use at most {LARGEST_FLOAT}")
         if value is None or isinstance(value, str | int | float | bool):
             return value
-        raise self.error(node, f"a {type(value).__name__} is not allowed here", "quote it to make it a text")
+        raise self.error(node, f"a {type(value).__name__} is not supported", "put the value in quotes")
 
     def error(self, node: Any, message: str, cure: str) -> ConfigError:
         return ConfigError(message, where=f"{self.file}:{node.start_mark.line + 1}", cure=cure)

@@ -85,7 +85,10 @@ class Executor:
         """
         for name in values:
             if name not in self.schedule.graph.tensors:
-                raise InputError(f"no tensor {name!r} in {self.schedule.graph.name}")
+                raise InputError(
+                    f"{self.schedule.graph.name} has no tensor {name!r}",
+                    cure=f"remove {name!r} from the values",
+                )
         check_given(self.schedule.graph, values)
         for name, array in values.items():
             self.soc.load(self.place(name), array)

@@ -78,7 +78,7 @@ def with_levers(
     found = tuple(levers[:MAX_LEVERS])
     if error.level != "l1":
         return error.but(levers=found)
-    size = f"--l1 {-(-(timing.l1.size_bytes + error.missing_bytes) // 1024)}KiB"
+    size = f"use --l1 {-(-(timing.l1.size_bytes + error.missing_bytes) // 1024)}KiB"
     whole = options.buffer_depth == WHOLE_OPS
     return error.but(
         levers=found, cure=f"{size}, or --buffering single, which cuts ops into tiles" if whole else size

@@ -57,7 +57,7 @@ def parse_buffers(text: str) -> tuple[int, dict[str, dict[str, int]]]:
         op, _, operand = path.strip().rpartition(".")
         if not op or not operand or parse_buffering(value.strip()) < 1:
             raise InputError(
-                f"cannot read {part!r}", where="--buffering", cure="write it like double,conv2.FW.w=1"
+                f"cannot read {part!r}", where="--buffering", cure="write e.g. double,conv2.FW.w=1"
             )
         named.setdefault(op, {})[operand] = parse_buffering(value.strip())
     return depth, named
@@ -75,7 +75,7 @@ def parse_resident(text: str) -> tuple[str, ...]:
         raise InputError(
             f"cannot read {text!r}",
             where="--resident",
-            cure="use auto, off, or TENSOR, or TENSOR@OP..OP (comma-separated)",
+            cure="use auto, off, or a list of TENSOR or TENSOR@OP..OP, e.g. fc.weight@fc.FW..fc.IG",
         )
     return names
 

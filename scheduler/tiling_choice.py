@@ -334,7 +334,7 @@ def _check_buffer_names(tiler: Tiler, tiling: Tiling, options: ScheduleOptions) 
     for name in options.buffers.get(tiler.op.name, {}):
         if name not in known:
             raise InputError(
-                f"{tiler.op.name} has no operand {name!r} to buffer",
+                f"{tiler.op.name} has no operand {name!r}",
                 where="--buffering",
                 cure=f"use one of {', '.join(sorted(known))}",
             )

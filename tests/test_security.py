@@ -74,7 +74,7 @@ def test_a_cache_brings_no_triggers(tmp_path: Path) -> None:
         connection.commit()
     warnings: list[str] = []
     ResultCache(path, warnings.append).close()
-    assert "its tables are not those of a cache" in warnings[0]
+    assert "the tables are not those of a cache" in warnings[0]
 
 
 def test_nothing_is_written_but_what_was_asked_for(tmp_path: Path) -> None:

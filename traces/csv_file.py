@@ -11,7 +11,7 @@ from configs.errors import InputError
 from configs.files import replacing
 from configs.limits import CSV_BYTES_PER_BYTE, check_file_size
 
-AGAIN = "run the simulation again"
+AGAIN = "run `pulptrain run MODEL --out DIR` again"
 
 LARGEST = 2**53
 """Of every number in a table: cycles and bytes that can be drawn exactly."""
@@ -45,7 +45,7 @@ def rows_of(path: Path, columns: Sequence[str], what: str) -> Iterator[tuple[str
                 line = reader.line_num
                 if None in row or None in row.values():
                     raise InputError(
-                        "the row and the header have different numbers of fields",
+                        f"the row does not have {len(reader.fieldnames or ())} fields, as many as the header",
                         where=f"{path}:{line}",
                         cure=AGAIN,
                     )
@@ -69,8 +69,8 @@ def whole_number(given: object, column: str, where: str) -> int:
         number = int(str(given)) if len(str(given)) < 20 else LARGEST + 1
     except ValueError:
         raise InputError(
-            f"'{column}' is not a whole number: {str(given)[:60]!r}", where=where, cure=AGAIN
+            f"'{column}' is {str(given)[:60]!r}, but must be a whole number", where=where, cure=AGAIN
         ) from None
     if abs(number) > LARGEST:
-        raise InputError(f"'{column}' is above {LARGEST}", where=where, cure=AGAIN)
+        raise InputError(f"'{column}' is {str(given)[:60]}, above {LARGEST}", where=where, cure=AGAIN)
     return number

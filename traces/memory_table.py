@@ -65,10 +65,10 @@ def read_blocks(folder: Path) -> list[MemoryBlock]:
 def _block(row: Mapping[str, str], where: str) -> MemoryBlock:
     if row["level"] not in LEVELS:
         raise InputError(
-            f"unknown memory {row['level']!r}; memories are {', '.join(LEVELS)}", where=where, cure=AGAIN
+            f"unknown memory {row['level']!r}; known: {', '.join(LEVELS)}", where=where, cure=AGAIN
         )
     number = {name: whole_number(row[name], name, where) for name in _NUMBERS}
     if number["address"] < 0 or number["size_bytes"] < 0 or number["end_cycle"] < number["start_cycle"]:
-        raise InputError("an address, a size or a lifetime is negative", where=where, cure=AGAIN)
+        raise InputError("address, size_bytes or lifetime is below 0", where=where, cure=AGAIN)
     cells: dict[str, Any] = {**{name: row[name] for name in COLUMNS}, **number}
     return MemoryBlock(**{**cells, "staged": bool(number["staged"])})

@@ -15,6 +15,7 @@ from configs.grades import LABELS
 from configs.limits import check_at_least_one
 from configs.suggest import check_known
 from configs.values import Struct, replace
+from traces.csv_file import AGAIN
 from traces.text_table import Table, amount, counted, labelled, percent, wrapped
 from traces.totals import BY, Total, added, collapsed, largest, totals
 from traces.why import advice_texts, bound_line, why_table
@@ -51,7 +52,7 @@ class Detail(Struct, frozen=True):
     def __post_init__(self) -> None:
         check_at_least_one(self.top, "number of rows", "--top")
         if self.by is not None:
-            check_known(self.by, BY, f"nothing is added up by {self.by!r}", "--group-by")
+            check_known(self.by, BY, f"cannot add up cycles by {self.by!r}", "--group-by")
 
 
 def report_lines(summary: Mapping[str, Any], width: int, detail: Detail | None = None) -> list[str]:
@@ -67,9 +68,7 @@ def report_lines(summary: Mapping[str, Any], width: int, detail: Detail | None =
         return lines
     except KeyError as error:
         raise InputError(
-            f"the summary of the run lacks the key {error.args[0]!r}",
-            where="summary.json",
-            cure="run the simulation again",
+            f"the summary of the run lacks the key {error.args[0]!r}", where="summary.json", cure=AGAIN
         ) from error
 
 

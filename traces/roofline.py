@@ -13,6 +13,7 @@ from typing import Any
 
 from configs.errors import InputError
 from configs.values import Struct
+from traces.csv_file import AGAIN
 from traces.events import COMPUTE, TRANSFER, Slice
 from traces.recorder import transfer_direction
 from traces.totals import summed
@@ -20,7 +21,6 @@ from traces.tracks import CORE, DMA, OUTWARD, UDMA, op_label, track_name
 from traces.why import check_causes
 
 ROOFS = ("mac_per_cycle", "dma_bytes_per_cycle", "l3_bytes_per_cycle")
-_AGAIN = "run `pulptrain run MODEL --out DIR` again"
 
 
 class RoofPoint(Struct, frozen=True):
@@ -56,7 +56,7 @@ def roofs_of(summary: Mapping[str, Any]) -> dict[str, float]:
         type(roofs.get(name)) in (int, float) and 0 < roofs[name] < 1e9 for name in ROOFS
     )
     if not is_known:
-        raise InputError("the summary of the run has no roofline limits", where="summary.json", cure=_AGAIN)
+        raise InputError("the summary of the run has no roofline limits", where="summary.json", cure=AGAIN)
     return {name: float(summary["roofs"][name]) for name in ROOFS}
 
 
@@ -74,7 +74,7 @@ def op_points(summary: Mapping[str, Any]) -> list[RoofPoint]:
         useful, moved = op.get("useful_macs", op["macs"]), max(op["bytes_in"], op["bytes_out"])
         if type(useful) is not int or not 0 <= useful <= op["macs"]:
             raise InputError(
-                "the entry 'useful_macs' of the summary is invalid", where="summary.json", cure=_AGAIN
+                f"useful_macs of {op['name']} is not from 0 to {op['macs']}", where="summary.json", cure=AGAIN
             )
         if op["macs"] and op["cycles"] and moved:
             name = op_label(op["name"], op["step"])

@@ -97,7 +97,7 @@ def speed_up_of(summaries: Sequence[Mapping[str, Any]], names: Sequence[str]) ->
                 )
         if summary["cores"] in seen:
             raise InputError(
-                f"the run has {summary['cores']} cores, as many as {seen[summary['cores']]}",
+                f"the run has {summary['cores']} cores, as many as run {seen[summary['cores']]}",
                 where=name,
                 cure="use runs with different --cores",
             )

@@ -143,7 +143,7 @@ def _find(kind: type[_Kind], word: str, name: str, where: str | None) -> _Kind:
     here = name_here(name)
     cure = suggestion(name, names)
     if here is not None and here.partition(",")[0] in names:
-        cure = f"'{here}' (known: {', '.join(names)})"
+        cure = f"use '{here}' (known: {', '.join(names)})"
     raise UnsupportedLayerError(f"unknown {word} '{name}'", where=where, cure=cure)
 
 

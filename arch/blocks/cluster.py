@@ -79,9 +79,7 @@ class Cluster(Module):
     def transport(self, txn: Transaction, thread: Thread) -> Body:
         """Mailbox: `txn.extension` is a `Program` for the master core; takes no time of its own."""
         if not isinstance(txn.extension, Program):
-            raise InputError(
-                f"the cluster runs programs, not {type(txn.extension).__name__}", where=self.path
-            )
+            raise InputError("send a Program, not a " + type(txn.extension).__name__, where=self.path)
         program = txn.extension
         if self._code_start != WARM and program.code is not None:
             self.fetch = CodeFetch(program, program.code, self._timing, self.dma.reads_ahead)

@@ -233,7 +233,7 @@ class Dma(Module):
         """
         order = txn.extension
         if not isinstance(order, Order):
-            raise InputError(f"the DMA runs transfer commands, not {type(order).__name__}", where=self.path)
+            raise InputError(f"send an Order, not a {type(order).__name__}", where=self.path)
         self.check((order.command,))
         self.land()
         queue = self._queues.setdefault(txn.master, deque())
@@ -303,6 +303,6 @@ class Dma(Module):
                 f"a {'1D' if flat else '2D'} DMA command moves {command.size_bytes} B, but its length "
                 f"field holds at most {limit_bytes} B",
                 where=self.path,
-                cure="split it into several commands of the same transfer",
+                cure="split the command into several of the same transfer",
             )
         check_command(command, self._l1, self._external[command.external_level])

@@ -133,7 +133,7 @@ class Master(Module):
                 raise InputError(
                     f"action {position - 1} of program {program.name!r} has id {action.id}, not its position",
                     where=program.name,
-                    cure="number the actions in program order",
+                    cure="number the actions 0, 1, 2 ... in program order",
                 )
             if action.deps:
                 yield from self._wait_for_deps(action, thread)
@@ -144,7 +144,7 @@ class Master(Module):
                     self._core.lose("icache", int(self.env.now), action.work)
             execute = self._executes.get(type(action))
             if execute is None:
-                raise InputError(f"the program has a {type(action).__name__}, which its core cannot execute")
+                raise InputError(f"action {action.id} is a {type(action).__name__}, which no core executes")
             yield from execute(action, thread)
         if walk is not None:
             walk.go_on(self.env.now, self._transfers, self._passed)

@@ -71,10 +71,10 @@ class Udma(Module):
         """
         order = txn.extension
         if not isinstance(order, UdmaOrder):
-            raise InputError(f"the uDMA runs transfer commands, not {type(order).__name__}", where=self.path)
+            raise InputError(f"send a UdmaOrder, not a {type(order).__name__}", where=self.path)
         command = order.command
         if command.size_bytes <= 0:
-            raise InputError(f"a uDMA transfer of {command.size_bytes} B is empty", where=self.path)
+            raise InputError(f"a uDMA transfer has {command.size_bytes} B: use 1 B or more", where=self.path)
         for level, address in (("l2", command.l2_address), ("l3", command.l3_address)):
             self._effects.storage(level).check(address, command.size_bytes, "a uDMA transfer")
         while self._waiting(command.to_l2) >= self._timing.queued_transfers:

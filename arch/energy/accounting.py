@@ -119,7 +119,7 @@ def energy_of(activity: Activity, model: EnergyModel, point: OperatingPoint) -> 
         raise InputError(
             f"the energy model {model.name} lacks the coefficients {', '.join(missing)}",
             where=model.where,
-            cure="add them, or use another --energy",
+            cure="add the coefficients, or use another --energy",
         )
     each = {
         name: item.at(point.vdd, COEFFICIENTS[name].exponent) for name, item in model.coefficients.items()

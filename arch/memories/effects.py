@@ -114,7 +114,7 @@ class Effects:
     def storage(self, level: str) -> Storage:
         """The memory called `level`. Raises `InputError` when there is none."""
         if level not in self.storages:
-            raise InputError(f"no memory level {level!r}", cure=f"use one of {', '.join(self.storages)}")
+            raise InputError(f"unknown memory level {level!r}", cure=f"use one of {', '.join(self.storages)}")
         return self.storages[level]
 
     @property
@@ -218,6 +218,6 @@ def commit(effect: Effect, results: Sequence[Array], storages: Mapping[str, Stor
     """
     if len(results) != len(effect.writes):
         names = ", ".join(place.name or "?" for place in effect.writes)
-        raise InputError(f"a kernel returned {len(results)} arrays, not {len(effect.writes)} ({names})")
+        raise InputError(f"a kernel returned {len(results)} arrays: return {len(effect.writes)} ({names})")
     for place, array in zip(effect.writes, results, strict=True):
         storages[place.level].write(place, array)

@@ -63,7 +63,7 @@ class Storage:
         """Copy `array` to `place`, converting to its dtype. Raises `ShapeError` when the shapes differ."""
         if tuple(array.shape) != tuple(place.shape):
             raise ShapeError(
-                f"array of shape {tuple(array.shape)} does not fill a place of shape {tuple(place.shape)}",
+                f"the array has shape {tuple(array.shape)}: use the shape of its place, {tuple(place.shape)}",
                 where=place.name or self.level,
             )
         self.view(place)[...] = array
@@ -102,7 +102,7 @@ def check_command(command: Command, l1: Storage, external: Storage) -> None:
     if command.line_bytes <= 0 or command.lines <= 0 or command.stride_bytes < 0:
         raise InputError(
             f"a DMA command of {command.lines} lines of {command.line_bytes} B, "
-            f"{command.stride_bytes} B apart, is empty or has a negative stride"
+            f"{command.stride_bytes} B apart: use lines and bytes of 1 or more, and a stride of 0 or more"
         )
     l1.check(command.l1_address, command.size_bytes, "a DMA command")
     external.check(command.external_address, external_span_bytes(command), "a DMA command")

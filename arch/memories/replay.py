@@ -203,10 +203,10 @@ def _kernel(effect: Effect, samples: list[Array], writes: Sequence[Array]) -> Ac
     def move() -> None:
         results = function(samples)
         if len(results) != len(writes):
-            raise InputError(f"a kernel returned {len(results)} arrays, not {len(writes)}")
+            raise InputError(f"a kernel returned {len(results)} arrays: return {len(writes)}")
         for view, result in zip(writes, results, strict=True):
             if view.shape != result.shape:
-                raise ShapeError(f"a kernel returned shape {result.shape} for a place of shape {view.shape}")
+                raise ShapeError(f"a kernel returned shape {result.shape}: return {view.shape}")
             view[...] = result
 
     return move

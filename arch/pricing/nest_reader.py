@@ -311,7 +311,7 @@ def _stream(streams: tuple[Stream, ...], index: int, depth: int) -> Stream:
         raise InputError(
             f"an instruction uses address stream {index}, but the kernel has {len(streams)} streams",
             where="CoreWork.streams",
-            cure="add the stream or use -1 for a private stack slot",
+            cure="add the stream, or use -1 for an access to the stack of the core",
         )
     stream = streams[index]
     if len(stream.strides_bytes) != depth:

@@ -275,30 +275,29 @@ def _check_relations(soc: SocTiming, places: Mapping[str, str], file: str = "") 
             raise refused(
                 of_bytes,
                 (of_ways, "icache.line_bytes"),
-                f"must be icache.line_bytes x {of_ways} x a power of two; these two are "
-                f"{soc.icache.line_bytes} B x {ways}",
-                f"{of_bytes} of {sizes}, or another {of_ways}",
+                f"must be {soc.icache.line_bytes} (icache.line_bytes) x {ways} ({of_ways}) x a power of two",
+                f"use {of_bytes} of {sizes}, or another {of_ways}",
             )
     if soc.l1.tables_bytes and not soc.l2.holds_code:
         raise refused(
             "l1.tables_bytes",
             ("l2.holds_code", "form"),
-            "must be 0: constants of this chip lie in flash, from where its DMA brings no tables",
-            f"--form {READABLE}",
+            "must be 0: constants of the chip lie in flash, which its DMA cannot read",
+            f"use --form {READABLE}",
         )
     if soc.l1.tables_bytes and soc.dma.transfer_ids < 2:
         raise refused(
             "dma.transfer_ids",
             ("l1.tables_bytes", "form"),
             "must be 2 or more: tables need one, and all other transfers one",
-            f"--form {READABLE}",
+            f"use --form {READABLE}",
         )
     if soc.dma.l1_bytes_per_cycle % soc.l1.word_bytes:
         raise refused(
             "dma.l1_bytes_per_cycle",
             ("l1.word_bytes",),
             f"must be a multiple of l1.word_bytes = {soc.l1.word_bytes}: the ports move whole words",
-            f"a multiple of {soc.l1.word_bytes} B/cycle",
+            f"use a multiple of {soc.l1.word_bytes} B/cycle",
         )
 
 
@@ -329,7 +328,7 @@ def _parse_fpus(text: str, where: str) -> dict[str, object]:
     match = re.fullmatch(r"(\d{1,3})-(static|dynamic)", text)
     if match is None:
         forms = ("private", "4-static", "4-dynamic")
-        shared = f"{text}-static (by core number), {text}-dynamic (per cycle), or private"
+        shared = f"use {text}-static (by core number), {text}-dynamic (per cycle), or private"
         cure = shared if re.fullmatch(r"\d{1,3}", text) else suggestion(text, forms)
         raise ConfigError(f"unknown FPU arrangement '{text}'", where=where, cure=cure)
     count = int(match[1])
@@ -345,15 +344,17 @@ def _parse_switch(value: bool | str, where: str) -> bool:
     return value == "on"
 
 
+_KINDS = {bool: "on or off", int: "a whole number", float: "a number", str: "a word"}
+
+
 def _check_type(parameter: Parameter, kind: type) -> None:
     value = parameter.value
     fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
     if not fits or (isinstance(value, bool) and kind is not bool):
         raise ConfigError(
-            f"parameter '{parameter.path}' is '{value}' ({parameter.unit}), but must have type "
-            f"{kind.__name__}",
+            f"parameter '{parameter.path}' is '{value}' ({parameter.unit}), but must be {_KINDS[kind]}",
             where=parameter.where,
-            cure="correct its value or unit",
+            cure="correct the value, or 'unit'",
         )
 
 
@@ -366,17 +367,17 @@ def _check_value(path: str, value: Any, unit: str, where: str | None) -> None:
         if value not in CHOICES[path]:
             problem, cure = "is unknown", suggestion(str(value), CHOICES[path])
     elif path in ("cores", "fpu.count") and not 1 <= value <= MAX_CORES:
-        problem, cure = f"must be between 1 and {MAX_CORES}", f"a number from 1 to {MAX_CORES}"
+        problem, cure = f"must be between 1 and {MAX_CORES}", f"use a number from 1 to {MAX_CORES}"
     elif unit == "B/peripheral cycle" and not value >= SLOWEST_BUS:
-        problem, cure = f"must be above 0, {SLOWEST_BUS} or more", f"{SLOWEST_BUS} {unit} or more"
+        problem, cure = f"must be above 0, {SLOWEST_BUS} or more", f"use {SLOWEST_BUS} {unit} or more"
     elif smallest is not None and value < smallest:
-        problem, cure = f"must be at least {smallest}", f"{smallest} {unit} or more"
+        problem, cure = f"must be at least {smallest}", f"use {smallest} {unit} or more"
     elif largest is not None and value > largest:
-        problem, cure = f"must be at most {largest}", f"{largest} {unit} or less"
+        problem, cure = f"must be at most {largest}", f"use {largest} {unit} or less"
     elif unit == "B" and value > ADDRESS_SPACE_BYTES:
-        problem, cure = f"is beyond the address space of {ADDRESS_SPACE_BYTES} B", "a smaller size"
+        problem, cure = f"is beyond the address space of {ADDRESS_SPACE_BYTES} B", "use a smaller size"
     elif path in POWERS_OF_TWO and value & (value - 1):
         below = 1 << (value.bit_length() - 1)
-        problem, cure = "must be a power of two", f"{below} or {2 * below}"
+        problem, cure = "must be a power of two", f"use {below} or {2 * below}"
     if problem:
         raise ConfigError(f"{path} = {value} {problem}", where=where, cure=cure)

@@ -97,7 +97,9 @@ class Port(Generic[T]):
         """What the port is bound to. Raises `PulptrainError` when it is not bound."""
         if self._target is None:
             raise PulptrainError(
-                "port is not bound", where=self.path, cure="bind it in the constructor of the parent module"
+                "port is not bound",
+                where=self.path,
+                cure="bind the port in the constructor of the parent module",
             )
         return self._target
 

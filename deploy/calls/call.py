@@ -94,7 +94,7 @@ def read_source(file: str, text: str) -> Source:
     kernels = dict(_FUNCTION.findall(text))
     missing = sorted(name for name, struct in kernels.items() if struct not in structs)
     if missing:
-        cure = "declare it between /* arguments */ and /* end */"
+        cure = "declare the struct between /* arguments */ and /* end */"
         raise ConfigError(
             f"the struct of arguments of {', '.join(missing)} is missing", where=file, cure=cure
         )
@@ -108,7 +108,11 @@ def _fields(body: str, file: str) -> tuple[Field, ...]:
         for item in names.split(","):
             match = _FIELD.fullmatch(item.strip())
             if match is None or ctype not in ("int", *C_TYPES.values()):
-                raise ConfigError(f"cannot read the struct field '{ctype} {item.strip()}'", where=file)
+                what, cure = (
+                    f"cannot read the struct field '{ctype} {item.strip()}'",
+                    "write int NAME or TYPE *NAME",
+                )
+                raise ConfigError(what, where=file, cure=cure)
             fields.append(Field(ctype, match["name"], bool(match["pointer"]), int(match["count"] or 0)))
     return tuple(fields)
 
@@ -229,7 +233,7 @@ def c_calls(action: Compute, op: Op) -> tuple[CCall, ...]:
         return ()
     kernel = scalar(str(effect.details.get("source", team.kernel)) if effect is not None else team.kernel)
     if team.origin is None or effect is None:
-        raise InputError(f"the kernel {kernel} is not part of pulptrain, so it has no C source")
+        raise InputError(f"kernel {kernel} has no C source", cure="use a kernel that comes with pulptrain")
     nest = team.origin.calls[0]
     refuse(nest.codegen, kernel, (*effect.reads, *effect.writes))
     # A loop of an elementwise table computes what its entry says; its nest is the price.
@@ -278,7 +282,8 @@ def _made(call: Generated) -> CCall:
     name = call.kernel.name
     source = read_source(f"{name}.c", call.kernel.source)
     if _MADE.setdefault(name, source) != source:
-        raise ConfigError(f"two generated kernels are called {name}", where=__name__, cure="rename one")
+        cure = "report this as a defect, with your command"
+        raise ConfigError(f"two kernels that deploy generates have the name {name}", cure=cure)
     fields: list[tuple[str, Value]] = []
     for key, value in call.fields:
         if isinstance(value, Place):
@@ -307,7 +312,8 @@ def _call(nest: NestCall, addresses: tuple[int, ...], effect: Effect, op: Op) ->
     narrow = sorted({dtype for dtype in arrays.values() if dtype.is_narrow})
     if len(narrow) > 1:
         words = " and ".join(dtype.word for dtype in narrow)
-        raise InputError(f"kernel {kernel} has no C source for {words} at once", where=op.name)
+        what = f"kernel {kernel} has no C source for {words} in one call"
+        raise InputError(what, where=op.name, cure="use one dtype")
     if narrow:
         wide = sorted(name for name, dtype in arrays.items() if not dtype.is_narrow)
         source = _in_format(source.file, narrow[0], tuple(wide))
@@ -341,7 +347,8 @@ class _Known(Struct, frozen=True):
         """The value of a field, of its type."""
         number = self._found(field)
         if number is None:
-            raise ConfigError(f"unknown field '{field.name}'", where=f"{self.nest.kernel}, {self.op.name}")
+            where = f"{self.nest.kernel}, {self.op.name}"
+            raise ConfigError(f"unknown field '{field.name}'", where=where, cure="remove the field")
         if isinstance(number, bool):
             return int(number)
         return tuple(number) if isinstance(number, list) else number

@@ -86,7 +86,8 @@ def generated(action: Compute, op: Op, name: str = "") -> Generated | None:
             return _of_rows(action, op, nest, effect.details["rows"])
         return _of_loss(effect, op, nest) if "formula" in effect.details else None
     except (InputError, AttributeError, IndexError, TypeError) as error:  # what arrays can and symbols cannot
-        raise InputError(f"no C source for kernel {nest}: {error}", where=op.name) from None
+        what, cure = f"no C source for kernel {nest}: {error}", "use a layer that docs/deploy.md lists"
+        raise InputError(what, where=op.name, cure=cure) from None
 
 
 _KEPT: dict[tuple[int, str, str], tuple[Op, Kernel]] = {}

@@ -55,7 +55,7 @@ def check_trainlib(path: str) -> str:
     missing = [name for name in NEEDED if not (Path(path) / name).is_file()]
     if missing:
         raise InputError(
-            f"{path!r} is not a PULP-TrainLib checkout: it lacks {missing[0]}",
+            f"{path!r} is not a PULP-TrainLib checkout: {missing[0]} is missing",
             where="--kernel-library",
             cure="use trainlib=PATH of a checkout",
         )

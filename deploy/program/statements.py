@@ -196,7 +196,8 @@ class Statements:
             case Compute():
                 op = self._by_work[action.work.op, action.work.step]
                 return [self._call_statement(action, call) for call in self._call(action, op)]
-        raise InputError(f"op {action.work.op} has a {type(action).__name__}, which cannot be exported as C")
+        what = f"op {action.work.op} has a {type(action).__name__}, which cannot be exported as C"
+        raise InputError(what, cure="report this as a defect, with your command")
 
     def _call_statement(self, action: Compute, call: CCall) -> Statement:
         self.kernels.setdefault(call.kernel)
@@ -229,7 +230,8 @@ class Statements:
 
 def _transfer(command: Command, number: int, what: str) -> Statement:
     if command.external_level != "l2":
-        raise InputError(f"{what} uses the DMA for {command.external_level}, which cannot be exported as C")
+        text = f"{what} uses the DMA for {command.external_level}, which cannot be exported as C"
+        raise InputError(text, cure="use a SoC whose DMA reaches L2 only")
     numbers = [number, command.l1_address, command.external_address, command.size_bytes]
     if command.lines > 1:
         numbers += [command.stride_bytes, command.line_bytes]

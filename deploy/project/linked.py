@@ -20,7 +20,7 @@ from scheduler.programs.program_code import LinkedCode, ops_of, platform_functio
 _GNU = re.compile(r"^ \.text\.(\S+)\s+0x([0-9a-f]+)\s+0x([0-9a-f]+)\s+\S", re.MULTILINE)
 _LLD = re.compile(r"^ *([0-9a-f]+) +[0-9a-f]+ +([0-9a-f]+) +\d+ +\S.*:\(\.text\.(\S+)\)$", re.MULTILINE)
 
-CURE = "use the map file (-Map=FILE) of this program, linked by GNU ld or LLVM lld"
+CURE = "use the map file (-Map=FILE) of the exported program, linked by GNU ld or LLVM lld"
 
 MOST_NAMED = 5
 """Functions a report names."""
@@ -46,7 +46,7 @@ def linked_code(text: str, where: str, schedules: Sequence[Schedule]) -> LinkedC
     functions = functions_of_map(text)
     if not functions:
         raise InputError(
-            "the file is not the linker map of an exported program: it lists no functions",
+            "the file lists no functions, so it is not the linker map of an exported program",
             where=where,
             cure=CURE,
         )
@@ -86,7 +86,7 @@ def _near_zero(functions: Mapping[str, tuple[int, int]], where: str) -> dict[str
         raise InputError(
             f"the functions of the program are linked from {lowest:#x} to {highest:#x}, outside L2",
             where=where,
-            cure="link them into L2",
+            cure="link the functions into L2",
         )
     return {name: (address - lowest, size_bytes) for name, (address, size_bytes) in functions.items()}
 
@@ -97,7 +97,7 @@ def _check(names: Iterable[str], functions: Mapping[str, object], where: str) ->
     if missing:
         more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
         raise InputError(
-            f"the linker map belongs to another program: it lacks {', '.join(missing[:MOST_NAMED])}{more}",
+            f"the linker map belongs to another program, without {', '.join(missing[:MOST_NAMED])}{more}",
             where=where,
             cure=CURE,
         )

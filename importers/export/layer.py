@@ -86,7 +86,7 @@ class Layer:
                 return self.node("Transpose", (same,), part=f"{name}_turned", perm=[1, 0])
             if any(np.isin(places, np.frombuffer(taken, places.dtype)).any() for _, taken in elements):
                 raise CannotTakeError(
-                    "it shares weights with a layer whose ONNX op needs them in another order",
+                    "the layer shares weights with one whose ONNX op needs another order",
                     "convert to a model file instead: NAME.yaml",
                 )
             elements[places.shape, places.tobytes()] = tensor

@@ -128,7 +128,7 @@ def _batch_norm(layer: Layer) -> None:
 def _channel_norm(layer: Layer) -> None:
     options = layer.options
     if options.get("running") or options.get("fixed_statistics"):
-        raise CannotTakeError("ONNX cannot store the running statistics of this layer", "set running: false")
+        raise CannotTakeError("ONNX cannot store the running statistics of the layer", "set running: false")
     op, groups = "InstanceNormalization", {}
     if "groups" in options:
         op, groups = "GroupNormalization", {"num_groups": options["groups"]}

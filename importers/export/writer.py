@@ -125,7 +125,7 @@ def onnx_bytes(spec: ModelSpec, values: Mapping[str, Array]) -> bytes:
     size_bytes = model.ByteSize()
     if size_bytes > MOST_BYTES:
         raise InputError(
-            f"the ONNX file of this model would have {size_bytes:,} B, but the limit is {MOST_BYTES:,} B",
+            f"the ONNX file of the model would have {size_bytes:,} B, but the limit is {MOST_BYTES:,} B",
             where=spec.where,
             cure="use the YAML format: pulptrain convert MODEL NAME.yaml (weights go to NAME.npz)",
         )
@@ -241,7 +241,7 @@ def _drafted(spec: ModelSpec, start: Start) -> _Graph:
             problems.append(
                 Problem(layer.name, layer.type, results[0].shape, error.reason, error.nearest, layer.where)
             )
-    cure = "change these layers as listed, or use NAME.yaml, which can store every model"
+    cure = "change the listed layers, or use NAME.yaml, which can store every model"
     refuse(problems, f"of {len(spec.layers)} layers have no equivalent in ONNX", spec.where, cure)
     ends = [_word(word) for loss in spec.losses for word in (loss.of or before, loss.target) if word]
     return _Graph(draft, tuple(fed), tuple(tensors[word] for word in dict.fromkeys(ends)))
@@ -300,7 +300,7 @@ def _write(site: Layer) -> None:
     """The nodes of a layer, and the weights all of which must be in them."""
     writer = WRITERS.get(site.primitive)
     if writer is None:
-        raise CannotTakeError("ONNX has no op for this layer", "convert to a model file instead: NAME.yaml")
+        raise CannotTakeError("ONNX has no op for the layer", "convert to a model file instead: NAME.yaml")
     writer(site)
     assert site.written == sum(value.size for value in site.parameters.values()), site.name
 

@@ -219,7 +219,7 @@ def batch_first(site: Site, view: View, rank: int = 0) -> str:
     if len(view.dims) < 2 or rank not in (0, len(view.dims)) or not is_first or shape != view.shape:
         raise CannotTakeError(
             f"the first dimension of the input {list(view.shape)} is not the batch",
-            "use [batch, channels, ...]",
+            "use an input of shape [batch, channels, ...]",
         )
     return site.reshaped(in_order(site, view).word, shape)
 

@@ -28,10 +28,10 @@ from trainlib.training.options import layer_options
 NO_FORM = "use other ops: `pulptrain list primitives` lists all layers"
 """The nearest form of what nothing here is near to."""
 
-CHECKED = "use a graph that onnx.checker accepts"
+CHECKED = "correct the node so that onnx.checker accepts the graph"
 """The cure of a node that is none of its op."""
 
-LAYERS = "change these nodes; `pulptrain list primitives` lists all layers"
+LAYERS = "change the listed nodes; `pulptrain list primitives` lists all layers"
 """The cure of a graph with nodes that no layer is."""
 
 
@@ -85,7 +85,7 @@ def planned(spec: LayerSpec, inputs: Sequence[Tensor]) -> tuple[LayerPrimitive, 
         primitive = layer_primitive(spec.type, spec.where)
         return primitive, primitive.plan(layer_options(spec, primitive), inputs, spec.where)
     except PulptrainError as error:
-        cure = error.cure or f"`pulptrain show {spec.type}` lists its forms"
+        cure = error.cure or f"use a form that `pulptrain show {spec.type}` lists"
         raise CannotTakeError(error.message, cure) from None
 
 
@@ -186,13 +186,13 @@ class Draft:
         spec = LayerSpec(name, kind, options or {}, where or self.where, tuple(inputs))
         primitive, plan = planned(spec, [self.tensors[word] for word in inputs])
         for role, item in starts.items():
-            if role not in plan.stored or item.shape != plan.stored[role].shape:
-                raise CannotTakeError(f"a weight of shape {list(item.shape)} does not fit the op", CHECKED)
-            tensor = _tensor(name, role)
+            tensor, stored = _tensor(name, role), plan.stored.get(role)
+            if stored is None or item.shape != stored.shape:
+                needed = f"has no {role}" if stored is None else f"needs {list(stored.shape)}"
+                what = f"'{tensor}' has shape {list(item.shape)}, but the op {needed}"
+                raise CannotTakeError(what, "store the weight in the shape that the op needs")
             if role in lent and role not in plan.parameters:
-                raise CannotTakeError(
-                    "its running statistic is computed from weights", "store it in a separate buffer"
-                )
+                raise CannotTakeError("running statistics depend on weights", "store statistics in a buffer")
             if role in lent:
                 continue
             if role in plan.parameters:
@@ -350,7 +350,10 @@ def _trainable(
         frozen = sorted(always - asked)
         if not step.forward and written & asked and frozen:
             names = ", ".join(PARAMETER_NAMES.get(role, role) for role in frozen)
-            raise CannotTakeError(f"its parameters {names} are frozen, others trained", "train all or none")
+            raise CannotTakeError(
+                f"{names} are frozen, other parameters trained",
+                "train all parameters of the layer, or freeze all",
+            )
     possible = {role for role, parameter in plan.parameters.items() if parameter.trainable}
     trained = tuple(PARAMETER_NAMES.get(role, role) for role in roles if role in asked & possible)
     return True if len(trained) == len(possible) else trained or False

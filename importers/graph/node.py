@@ -159,9 +159,9 @@ class Node(Site, Attributes):
         if isinstance(key, int):
             raise CannotTakeError(
                 f"input {key} is constant, but must be computed from the network's input",
-                "if all inputs are constant, store the result as a constant; if not, swap them",
+                "swap the inputs, or if all are constant, store the result as a constant",
             )
-        raise CannotTakeError("all inputs of the node are constant", "store its result as a buffer")
+        raise CannotTakeError("all inputs of the node are constant", "store the result as a constant")
 
     def constant(self, key: Key) -> Constant | None:
         """An argument that must be constant; None if it is left out."""
@@ -173,8 +173,8 @@ class Node(Site, Attributes):
         if argument is None or isinstance(argument, Constant):
             return argument
         if isinstance(key, int):
-            raise CannotTakeError(f"input {key} must be a constant, not a computed tensor", "use a constant")
-        raise CannotTakeError(f"{key} must be a parameter, not a computed tensor", "use a module parameter")
+            raise CannotTakeError(f"input {key} is computed, but must be a constant", "use a constant")
+        raise CannotTakeError(f"{key} is computed, but must be a parameter", "use a module parameter")
 
     def needed(self, key: Key, what: str = "") -> Constant:
         """A constant that may not be left out; `what` it is, where its number says too little."""
@@ -190,7 +190,7 @@ WHOLE = (int, np.integer)
 def _checked(key: str, said: Any, types: tuple[Any, ...], items: tuple[Any, ...] = ()) -> Any:
     """An attribute of a type that the op takes; a list has such `items`."""
     if not isinstance(said, types) or (items and not all(isinstance(item, items) for item in said)):
-        raise CannotTakeError(f"attribute {key} = {said!r} has the wrong type", CHECKED)
+        raise CannotTakeError(f"attribute {key} = {said!r} has a type that the op does not take", CHECKED)
     return said
 
 

@@ -82,7 +82,7 @@ def _read(
     older = next((node for node in graph.node if opset < OLDEST_OPSET and _is_older(node, opset)), None)
     if older is not None:
         raise _wrong(
-            f"the model is of opset {opset}, whose {older.op_type} differs from that of opset {OLDEST_OPSET}",
+            f"the model has opset {opset}, where {older.op_type} differs from opset {OLDEST_OPSET}",
             where,
             f"use opset {OLDEST_OPSET} or newer: onnx.version_converter.convert_version(model, 17)",
         )
@@ -143,21 +143,21 @@ def parsed(file: Path) -> onnx.ModelProto:
     try:
         size_bytes = file.stat().st_size
         if not file.is_file():
-            raise _wrong("is not a file", where, "write the path of an .onnx file")
+            raise _wrong("the path is not a file", where, "write the path of an .onnx file")
         check_text_size(size_bytes, PROTOBUF_BYTES_PER_BYTE, where)
         data = file.read_bytes()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise _wrong(f"cannot be read: {reason}", where, "write the path of an .onnx file") from None
+        raise _wrong(f"the file cannot be read: {reason}", where, "write the path of an .onnx file") from None
     model = onnx.ModelProto()
     try:
         model.ParseFromString(data)
     except (DecodeError, ValueError, RecursionError) as error:
-        raise _wrong(f"is not an ONNX file: {error}", where) from None
+        raise _wrong(f"the file is not an ONNX file: {error}", where) from None
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
-        raise _wrong("is not an ONNX file, or has no graph", where)
+        raise _wrong("the file is not an ONNX file, or has no graph", where)
     if not all(isinstance(word, str) for word in _words(model.graph)):
-        raise _wrong("has names that are not UTF-8", where)
+        raise _wrong("the file has names that are not UTF-8", where)
     return model
 
 
@@ -184,7 +184,7 @@ def _inlined(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
         return inliner.inline_local_functions(model)
     except Exception as error:  # what the C++ part raises has no common base
         raise _wrong(
-            f"its functions cannot be inlined: {_short(error)}",
+            f"the functions of the file cannot be inlined: {_short(error)}",
             where,
             "call onnx.inliner.inline_local_functions before saving",
         ) from None
@@ -199,16 +199,16 @@ def initializers_of(graph: onnx.GraphProto, file: Path) -> dict[str, Array]:
     """The initializers of a graph, external data read from the folder of `file`. Raises as `load_onnx`."""
     if graph.sparse_initializer:
         raise _wrong(
-            f"has sparse initializers ({graph.sparse_initializer[0].values.name!r})",
+            f"the file has sparse initializers ({graph.sparse_initializer[0].values.name!r})",
             str(file),
-            "save it with dense initializers",
+            "save the file with dense initializers",
         )
     values: dict[str, Array] = {}
     for proto in graph.initializer:
         if not proto.name:
             raise _wrong("an initializer has no name", str(file), "name each initializer")
         if proto.name in values:
-            raise _wrong(f"two initializers have the name '{proto.name}'", str(file), "rename one of them")
+            raise _wrong(f"two initializers have the name '{proto.name}'", str(file), "rename one of the two")
         values[proto.name] = _array(proto, file)
     return values
 
@@ -220,10 +220,10 @@ def _array(proto: onnx.TensorProto, file: Path) -> Array:
 
     where = f"{file}: tensor '{proto.name}'"
     if proto.data_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
-        raise _wrong("does not hold numbers", where, "numbers only")
+        raise _wrong("the tensor does not hold numbers", where, "use a tensor of numbers")
     dtype = _dtype(proto.data_type)
     if dtype is None:
-        raise _wrong(f"has unknown type {proto.data_type}", where, "float32")
+        raise _wrong(f"the tensor has unknown type {proto.data_type}", where, "use float32")
     sizes = _checked_sizes(tuple(proto.dims), where)
     size_bytes = prod(sizes) * dtype.itemsize
     require_host_memory(_COPIES * size_bytes, "the tensor needs", where=where)
@@ -234,9 +234,9 @@ def _array(proto: onnx.TensorProto, file: Path) -> Array:
     try:
         array = np.array(numpy_helper.to_array(proto))
     except Exception as error:  # whatever values do not fit their shape make it raise
-        raise _wrong(f"cannot be read: {_short(error)}", where) from None
+        raise _wrong(f"the tensor cannot be read: {_short(error)}", where) from None
     if array.shape != sizes:
-        raise _wrong(f"declares shape {list(sizes)}, but has {list(array.shape)}", where)
+        raise _wrong(f"the tensor declares shape {list(sizes)}, but has {list(array.shape)}", where)
     return array
 
 
@@ -244,7 +244,7 @@ def _external(proto: onnx.TensorProto, size_bytes: int, file: Path, where: str) 
     entries = {entry.key: entry.value for entry in proto.external_data}
     location = entries.get("location", "")
     if not location:
-        raise _wrong("has external data without a location", where)
+        raise _wrong("the external data of the tensor has no location", where)
     try:
         offset = int(entries.get("offset") or 0)
         length = int(entries.get("length") or size_bytes)
@@ -252,13 +252,13 @@ def _external(proto: onnx.TensorProto, size_bytes: int, file: Path, where: str) 
         target = (folder / location).resolve()
         if Path(location).is_absolute() or not target.is_relative_to(folder) or not target.is_file():
             raise _wrong(
-                f"stores its data in {location!r}, which is not a file in the folder of the model",
+                f"the tensor is stored in {location!r}, which is not a file in the folder of the model",
                 where,
-                f"move it to {str(file.parent)!r}",
+                f"move {location!r} to {str(file.parent)!r}",
             )
         if length != size_bytes or offset < 0 or offset + length > target.stat().st_size:
             raise _wrong(
-                f"needs {size_bytes} B, expects {length} B in {location!r} from byte {offset}, "
+                f"the tensor needs {size_bytes} B, expects {length} B in {location!r} from byte {offset}, "
                 f"but the file has {target.stat().st_size} B",
                 where,
             )
@@ -267,12 +267,12 @@ def _external(proto: onnx.TensorProto, size_bytes: int, file: Path, where: str) 
             data: bytes = stream.read(length)
             return data
     except (OSError, ValueError) as error:
-        raise _wrong(f"has external data that cannot be read: {error}", where) from None
+        raise _wrong(f"the external data of the tensor cannot be read: {error}", where) from None
 
 
 def _checked_sizes(sizes: Sequence[int], where: str) -> tuple[int, ...]:
     if any(size < 0 for size in sizes) or prod(sizes) > MOST_ELEMENTS:
-        raise _wrong(f"has the shape {list(sizes)}", where, "use smaller sizes")
+        raise _wrong(f"shape {list(sizes)} has a negative size, or is too large", where, "use smaller sizes")
     return tuple(sizes)
 
 
@@ -299,7 +299,7 @@ def _nodes(graph: onnx.GraphProto, where: str) -> tuple[OnnxNode, ...]:
         names.add(name)
         attributes = {item.name: _attribute(item, name, where) for item in proto.attribute}
         if len(attributes) != len(proto.attribute):
-            raise _wrong("has a duplicate attribute", f"{where}: node '{name}'", CHECKED)
+            raise _wrong("the node has an attribute twice", f"{where}: node '{name}'", CHECKED)
         nodes.append(
             OnnxNode(name, f"{domain}{proto.op_type}", tuple(proto.input), _named(proto.output), attributes)
         )
@@ -327,8 +327,8 @@ def _attribute(item: onnx.AttributeProto, node: str, where: str) -> Any:
         if kind in (kinds.FLOATS, kinds.INTS):
             return tuple(value)
     except (ValueError, UnicodeDecodeError) as error:
-        raise _wrong(f"cannot be read: {error}", place) from None
-    raise _wrong(f"has unknown type {kind}", place, "float32")
+        raise _wrong(f"the attribute cannot be read: {error}", place) from None
+    raise _wrong(f"the attribute has unknown type {kind}", place, "use numbers or a text")
 
 
 def _sorted(nodes: Sequence[OnnxNode], given: set[str], where: str) -> tuple[OnnxNode, ...]:
@@ -342,7 +342,9 @@ def _sorted(nodes: Sequence[OnnxNode], given: set[str], where: str) -> tuple[Onn
             if name in writer or name in given:
                 other = f"node '{writer[name].name}'" if name in writer else "an input or initializer"
                 raise _wrong(
-                    f"writes '{name}', as {other} does", f"{where}: node '{node.name}'", "another name"
+                    f"'{name}' is also written by {other}",
+                    f"{where}: node '{node.name}'",
+                    "rename one of the two",
                 )
             writer[name] = node
     place = {node.name: number for number, node in enumerate(nodes)}
@@ -376,19 +378,19 @@ def _check_names(
     for names, what in ((fed, "inputs"), (outputs, "outputs")):
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise _wrong(f"two {what} have the name '{twice}'", where, "rename one of them")
+            raise _wrong(f"two {what} have the name '{twice}'", where, "rename one of the two")
     written = {*fed, *initializers, *(name for node in nodes for name in node.outputs)}
     for node in nodes:
         for name in filter(None, node.inputs):
             if name not in written:
                 raise _wrong(
-                    f"reads '{name}', which no node writes",
+                    f"the node reads '{name}', which no node writes",
                     f"{where}: node '{node.name}' ({node.op})",
                     "use a complete graph",
                 )
     for name in outputs:
         if name not in written:
-            raise _wrong(f"no node writes its output '{name}'", where, "use a complete graph")
+            raise _wrong(f"no node writes output '{name}' of the graph", where, "use a complete graph")
 
 
 def _check_ops(graph: OnnxGraph) -> None:
@@ -407,12 +409,14 @@ def _check_ops(graph: OnnxGraph) -> None:
         ):
             if len(names) > most:
                 raise _wrong(
-                    f"has {len(names)} {what}, at most {most} in opset {graph.opset}", place, CHECKED
+                    f"the node has {len(names)} {what}, at most {most} in opset {graph.opset}", place, CHECKED
                 )
         for name, declared in zip(node.inputs, schema.inputs, strict=False):
             tensor = graph.tensors.get(name)
             if declared.types == {"tensor(bool)"} and tensor is not None and tensor.dtype not in ("", "bool"):
-                raise _wrong(f"'{name}' is {tensor.dtype}, its '{declared.name}' is bool", place, CHECKED)
+                raise _wrong(
+                    f"input '{declared.name}' must be bool: '{name}' is {tensor.dtype}", place, CHECKED
+                )
 
 
 def _set_input_shapes(
@@ -427,7 +431,7 @@ def _set_input_shapes(
         shapes[fed[0]] = shapes.pop("")
     for name in shapes:
         if name not in fed:
-            raise _wrong(f"has no input '{name}'", where, f"use one of {', '.join(fed) or 'none'}")
+            raise _wrong(f"the graph has no input '{name}'", where, f"use one of {', '.join(fed) or 'none'}")
     for value in graph.input:
         if value.name not in fed or value.type.WhichOneof("value") != "tensor_type":
             continue  # a list of tensors, as the optimizer graphs of ONNX Runtime have: known without a shape
@@ -437,13 +441,13 @@ def _set_input_shapes(
         said = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
         if given is not None and tensor.HasField("shape") and len(said) != len(given):
             raise _wrong(
-                f"its input '{value.name}' has {len(said)} dimensions, not {len(given)}",
+                f"input '{value.name}' has {len(said)} dimensions, but --input has {len(given)}",
                 where,
                 f"use --input with {len(said)} sizes",
             )
         if given is None and None in said[1:]:
             raise _wrong(
-                f"dimension {said.index(None, 1)} of its input '{value.name}' has no size",
+                f"dimension {said.index(None, 1)} of input '{value.name}' has no size",
                 where,
                 "use --input SIZES, batch first",
             )

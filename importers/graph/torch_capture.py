@@ -166,7 +166,7 @@ def _refuse_stopped(program: Any, where: str) -> None:
             raise UnsupportedLayerError(
                 f"{how} stops the gradient, which is not supported here",
                 where=_place(node, where),
-                cure="use requires_grad=False for the parameters before it, or detach() of a parameter",
+                cure="use requires_grad=False for the parameters before, or detach() of a parameter",
             )
 
 
@@ -269,13 +269,13 @@ def _input(draft: Draft, node: Any, *, single: bool) -> Any:
 def _output(draft: Draft, signature: Any, made: Mapping[str, Any]) -> View | Terms | None:
     names = [item.arg.name for item in signature.output_specs if item.kind.name == "USER_OUTPUT"]
     results = [made.get(name) for name in names if name in made]
-    what = f"forward returns {len(names)} tensors"
-    cure = "pass a loss=function of all of them, or return only the tensor of the loss"
+    what = f"forward returns {len(names)} tensors, but one is needed"
+    cure = "pass loss=, a function of all tensors, or return only the tensor of the loss"
     if len(results) == 1 or draft.problems:
         if results and isinstance(results[0], View | Terms):
             return results[0]
-        what = "the result of forward does not depend on its input"
-        cure = "return a result that forward computes from its input"
+        what = "the result of forward does not depend on the input"
+        cure = "return a result that forward computes from the input"
     if draft.problems:
         return None
     raise InputError(what, where=draft.where, cure=cure)
@@ -320,7 +320,7 @@ class _Reader:
             if _any(arguments, Aside):
                 raise CannotTakeError(
                     "using an extra output (statistics, mask or norm) of another op is not supported",
-                    "call each module once, and use only its first output",
+                    "call each module once, and use only the first output",
                 )
             drawn = op in self.handlers and self._draws(node)
             if op in SHAPES_ONLY or not (drawn or _any(arguments, (View, Terms, Noise))):
@@ -377,7 +377,7 @@ class _Reader:
         if item.made is not None and not (item.trained and item.places is None):
             raise CannotTakeError(
                 "a weight computed from parameters is detached or expanded, which is not supported",
-                "use it without detach or expand, or set requires_grad=False for the parameters",
+                "use the weight without detach or expand, or set requires_grad=False for the parameters",
             )
         return self.draft.one_sample(item.constant, item.source)
 
@@ -422,7 +422,7 @@ class _Reader:
         """A node that reads no activation, computed; more than moves of a trained parameter are layers."""
         torch = self.torch
         if self._draws(node):
-            raise CannotTakeError("random numbers other than dropout are not supported", "use Dropout")
+            raise CannotTakeError("random numbers other than dropout are not supported", "use nn.Dropout")
         held: list[Held] = []
 
         def tensor_of(before: Any, how: Callable[[Held], Any]) -> Any:
@@ -593,7 +593,7 @@ def _refuse_left_out(draft: Draft, read: Collection[str]) -> None:
                 name,
                 "parameter",
                 None,
-                "is trained, but its use has no gradient here",
-                "requires_grad=False",
+                "is trained, but reaches no op with a gradient",
+                "set requires_grad=False",
             )
         )

@@ -95,7 +95,7 @@ def clip_options(node: Attributes) -> dict[str, float]:
     for index, (name, option) in enumerate((("min", "low"), ("max", "high")), start=1):
         given = node.values(index) if node.has(index) else None
         if node.has(index) and (given is None or given.size != 1):
-            raise CannotTakeError("its bounds must be single numbers", "use one number for each bound")
+            raise CannotTakeError("the bounds must be single numbers", "use one number for each bound")
         bound = node.real(name, np.inf) if given is None else float(given.reshape(-1)[0])
         if abs(bound) < 3e38:
             options[option] = bound
@@ -160,7 +160,7 @@ def _sum(node: Node) -> View:
 def _power(node: Node) -> View:
     exponent = node.constant(1)
     if exponent is None or exponent.alike is None:
-        raise CannotTakeError("the exponent must be a single number", "use one number")
+        raise CannotTakeError("the exponent must be a single number", "use one number as exponent")
     return power(node, node.x, meant(exponent.alike))
 
 
@@ -227,7 +227,7 @@ def _reduce_made(node: Node) -> View:
     view, keep = node.x, bool(node.integer("keepdims", 1))
     dims = reduced_axes(node, len(view.dims))
     if not dims:
-        raise CannotTakeError("the node has no axes to reduce", "set axes")
+        raise CannotTakeError("the node has no axes to reduce", "set the attribute or input axes")
     if node.op in _ORDERS:
         return norm(node, view, dims, _ORDERS[node.op], keep=keep)
     if node.op == "ReduceLogSumExp":

@@ -216,10 +216,10 @@ class ForwardReader:
     def _losses(self, loss: LossSpec | None) -> list[LossSpec]:
         terms = [name for name in self.graph.outputs if isinstance(self.known[name], Terms)]
         if len(terms) > 1 or (terms and loss is not None):
-            what, cure = "several losses", "one output: the sum of the losses"
+            what, cure = "several losses", "use one output: the sum of the losses"
             if len(terms) == 1:
-                what, cure = "its own loss", "remove the other loss"
-            raise self._wrong(f"ends in {what}: {', '.join(terms)}", cure)
+                what, cure = "a loss, but another is set", "remove one of the two losses"
+            raise self._wrong(f"the graph ends in {what}: {', '.join(terms)}", cure)
         if terms:
             (self.loss,) = terms
             losses, labels = losses_of(self.draft, self.known[self.loss], self._end, self._stored)
@@ -234,7 +234,7 @@ class ForwardReader:
     def _of_output(self, word: str, loss: LossSpec | None) -> LossSpec:
         return loss or default_loss(self.draft.tensors[word].shape)
 
-    def _wrong(self, reason: str, cure: str = "a network") -> InputError:
+    def _wrong(self, reason: str, cure: str = "use a graph of a network") -> InputError:
         return InputError(reason, where=self.graph.path, cure=cure)
 
     def output(self) -> str:
@@ -244,7 +244,7 @@ class ForwardReader:
         """
         word = self._end(self._activation(self.graph.outputs[0]))
         if "." in word:
-            raise self._wrong("its output is one of several parts", "one output")
+            raise self._wrong("the output is one of several of a node", "end in a node with one output")
         self.draft.without_unused(word)
         last = next(layer for layer in self.draft.layers if layer.name == word)
         self.draft.layers.remove(last)
@@ -254,33 +254,31 @@ class ForwardReader:
     def _activation(self, name: str) -> View:
         output = self.known[name]
         if not isinstance(output, View):
-            raise self._wrong(f"its output '{name}' does not depend on its input")
+            raise self._wrong(f"output '{name}' does not depend on an input")
         return output
 
     def _end(self, output: View) -> str:
         """The word of an output, which a layer makes."""
         word = self._stored(output)
         if word in self.draft.inputs:
-            raise self._wrong("has no layer")
+            raise self._wrong("the graph has no layer")
         return word
 
     def _stored(self, output: View) -> str:
         """The word of a tensor stored batch first."""
         if not output.batch_leads:
-            raise self._wrong(
-                "the batch is not the first dimension of its output", "a Transpose that puts it first"
-            )
+            raise self._wrong("the batch is not the first dimension of the output", "add a Transpose")
         try:
             return as_seen(Site(self.draft, "output", self.graph.path), output)
         except CannotTakeError as error:
-            raise self._wrong(f"its output: {error.reason}") from None
+            raise self._wrong(f"the output: {error.reason}") from None
 
     def _input(self, name: str) -> View:
         tensor = self.graph.tensor(name)
         several = len(self.graph.inputs) > 1
         if not tensor.is_static or min(tensor.sizes, default=0) < 1:
             cure = "use --input SIZES, batch first"
-            raise self._wrong(f"its input '{name}' has the shape {tensor.shape_text}", cure)
+            raise self._wrong(f"input '{name}' has the shape {tensor.shape_text}", cure)
         sizes = tensor.sizes if len(tensor.sizes) > 1 else (*tensor.sizes, 1)
         stored = (
             sizes[self.batch_dim],
@@ -342,7 +340,7 @@ class ForwardReader:
         if isinstance(first, View) and said is not None and said.is_static and first.shape != said.sizes:
             raise CannotTakeError(
                 f"the node computes shape {list(first.shape)}, but the file declares {said.shape_text}",
-                "remove the declared shape: onnx.shape_inference finds it",
+                "remove the declared shape: onnx.shape_inference finds the right one",
             )
 
     def _layer_name(self, node: OnnxNode) -> str:
@@ -354,9 +352,7 @@ class ForwardReader:
         constants = [item for item in arguments if isinstance(item, Constant)]
         results = computed(node, [item.value if item else None for item in arguments], self.graph.opset)
         if results is None:
-            raise CannotTakeError(
-                "a constant is computed by an unsupported op", "store its result as an initializer"
-            )
+            raise CannotTakeError("an unsupported op computes a constant", "store the result as initializer")
         if not any(item.trained for item in constants):
             return [Constant(results[name]) if name else None for name in node.outputs]
         # Others than floats are indices and shapes.

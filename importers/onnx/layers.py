@@ -67,7 +67,8 @@ def _weight(node: Node, what: str) -> Constant:
     if node.rank != rank + 2:
         shape = list(node.x.shape)
         raise CannotTakeError(
-            f"the first dimension of the input {shape} is not the batch", "use [batch, channels, ...]"
+            f"the first dimension of the input {shape} is not the batch",
+            "use an input of shape [batch, channels, ...]",
         )
     return weight
 
@@ -110,7 +111,9 @@ def _plus(node: Node, view: View, third: Any, beta: float) -> View:
 def _product(node: Node) -> View:
     operands = [node.get(0), node.get(1)]
     if node.integer("transBatchA", 0) or node.integer("transBatchB", 0):
-        raise CannotTakeError("transBatchA and transBatchB are not supported", "use Transpose, then MatMul")
+        raise CannotTakeError(
+            "transBatchA and transBatchB are not supported", "use Transpose and MatMul instead"
+        )
     like = next((item for item in operands if isinstance(item, View)), None) or node.x
     for index, name in enumerate(("transA", "transB")):
         item = operands[index]
@@ -305,7 +308,8 @@ def _resized(node: Node, view: View, *, old: bool) -> tuple[Shape, Sequence[floa
     axes = [axis_of(axis, node.rank) for axis in node.sizes("axes", tuple(range(node.rank)))]
     if len(given) != len(axes):
         raise CannotTakeError(
-            f"{len(given)} sizes or scales for {len(axes)} dimensions are not supported", "use one for each"
+            f"{len(given)} sizes or scales for {len(axes)} dimensions are not supported",
+            "use one size or scale per dimension",
         )
     said = dict(zip(axes, map(float, given), strict=True))
     if sizes is None:
@@ -344,7 +348,7 @@ def check_recurrent(node: Attributes, kind: str, length: int) -> None:
         )
     lengths = node.values(4)
     if lengths is not None and (lengths != length).any():
-        raise CannotTakeError("sequences of different lengths are not supported", "use one length")
+        raise CannotTakeError("sequences of different lengths are not supported", "use the same length")
 
 
 def _recurrent(node: Node) -> list[View]:
@@ -353,9 +357,9 @@ def _recurrent(node: Node) -> list[View]:
     check_recurrent(node, kind, view.shape[0])
     if 2 in node.used:
         raise CannotTakeError(
-            "the output of the last cell state is not supported", "use its output or last hidden state"
+            "the output of the last cell state is not supported", "use the output or the last hidden state"
         )
-    word = sequence(node, view, 1, "use Transpose before it: [time, batch, features]")
+    word = sequence(node, view, 1, "put a Transpose before the node: [time, batch, features]")
     ways = _ways(node)
     outputs, lasts = list[View](), list[View]()
     for number, back in enumerate(ways):

@@ -30,7 +30,7 @@ def class_options(node: Attributes) -> dict[str, Any]:
     if node.has(2):
         weights = node.values(2)
         if weights is None:
-            raise CannotTakeError("the class weights are not constant", "store them as an initializer")
+            raise CannotTakeError("the class weights are not constant", "store the weights as an initializer")
         options["class_weights"] = weights.ravel().tolist()
     return options
 

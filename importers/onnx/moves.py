@@ -265,7 +265,7 @@ def images(node: Node) -> View:
     if node.rank != 4:
         raise CannotTakeError(
             f"the input of shape {list(node.x.shape)} is not a batch of images",
-            "use [batch, channels, height, width]",
+            "use shape [batch, channels, height, width]",
         )
     return node.x
 

@@ -127,7 +127,7 @@ def _specs(draft: Draft, terms: Terms) -> list[tuple[LossSpec, View, View | None
             raise UnsupportedLayerError(
                 f"the loss adds the constant {terms.constant:g}, which is not supported",
                 where="loss",
-                cure="remove the constant: it has no gradient",
+                cure="remove the constant, which has no gradient",
             )
         items[index] = _with(draft, items[index], terms.constant)
     if not items:

@@ -72,7 +72,7 @@ def target_shape(shape: Sequence[int], wanted: Sequence[int], *, zero_is_zero: b
             if index >= len(shape):
                 raise CannotTakeError(
                     f"cannot reshape {list(shape)} to {list(wanted)}: there is no dimension {index} to copy",
-                    "write a size instead of this 0",
+                    "write a size instead of 0",
                 )
             sizes[index] = shape[index]
     if sizes.count(-1) == 1:
@@ -153,7 +153,7 @@ def parts_of(site: Site, view: View, dim: int, sizes: Sequence[int], used: Colle
     """All parts of a dimension: one split if all are used, else slices of those that are."""
     if sum(sizes) != view.shape[dim] or min(sizes, default=0) < 1:
         raise CannotTakeError(
-            f"the sizes {list(sizes)} do not add up to {view.shape[dim]}", "use sizes that add up to it"
+            f"the sizes {list(sizes)} add up to {sum(sizes)}", f"use sizes that add up to {view.shape[dim]}"
         )
     if len(sizes) == 1:
         return [view]
@@ -191,7 +191,9 @@ def joined(site: Site, items: Sequence[View], dim: int, *, suffix: str = "") -> 
     words = []
     for item in items:
         if len(item.dims) != rank:
-            raise CannotTakeError("tensors of different rank cannot be joined", "use Unsqueeze before")
+            raise CannotTakeError(
+                "tensors of different rank cannot be joined", "make ranks equal (Unsqueeze)"
+            )
         word, batch_place = sample_word(site, item)
         if batch_place != batch_dim:
             shape = site.draft.tensors[word].shape
@@ -276,7 +278,7 @@ def repeated(site: Site, view: View, counts: Sequence[int]) -> View:
     view = wider(view, len(counts))
     for dim, count in enumerate(counts):
         if count < 1:
-            raise CannotTakeError("the node repeats 0 times", "repeat once or more")
+            raise CannotTakeError("the node repeats 0 times", "set repeats of 1 or more")
         if count > 1:
             shape = view.shape
             wide = expanded(site, view.with_dim(dim), (*shape[:dim], count, *shape[dim:]), f"_{dim}")
@@ -313,7 +315,7 @@ def arranged(site: Site, views: Sequence[View], places: Array) -> View:
     else:
         raise CannotTakeError(
             "indices that differ by sample, or move samples, are not supported",
-            "use the same for all samples",
+            "use the same indices for all samples",
         )
     rest = [size for place, size in enumerate(places.shape) if place != dim]
     made = viewed(site, chosen(site, source, 1, taken[0].tolist()), (batch, *rest))
@@ -402,7 +404,8 @@ def to_space(site: Site, view: View, size: int, *, depth_first: bool = False) ->
     kept = channels // size**2 if size > 0 else 0
     if not kept or channels % size**2:
         raise CannotTakeError(
-            f"block size {size} does not divide {channels} channels", "use a block size that divides them"
+            f"block size {size} does not divide {channels} channels",
+            "use a block size that divides the channels",
         )
     base = len(lead)
     cut = (size, size, kept) if depth_first else (kept, size, size)
@@ -418,7 +421,8 @@ def to_depth(site: Site, view: View, size: int, *, depth_first: bool = False) ->
     *lead, channels, high, wide = view.shape
     if size < 1 or high % size or wide % size:
         raise CannotTakeError(
-            f"block size {size} does not divide an image of {high}x{wide}", "use one that divides both"
+            f"block size {size} does not divide an image of {high}x{wide}",
+            "use a block size that divides both",
         )
     base = len(lead)
     cut = viewed(site, view, (*lead, channels, high // size, size, wide // size, size))

@@ -120,7 +120,7 @@ def _matrix(constant: Constant) -> Constant:
     while len(constant.shape) > 2 and constant.shape[0] == 1:
         constant = constant.moved(lambda array: array[0])
     if len(constant.shape) > 2:
-        raise CannotTakeError("a stack of weight matrices is not supported", "use a linear layer for each")
+        raise CannotTakeError("a stack of weight matrices is not supported", "use a linear layer per matrix")
     return constant
 
 
@@ -134,7 +134,7 @@ def product(site: Site, left: View, right: View, *, as_stored: bool = False, suf
     left, right = wider(left, lead + 2), wider(right, lead + 2)
     for view in (left, right):
         if any(BATCH in dim for dim in view.dims[-2:]) and view.batch > 1:
-            raise CannotTakeError("its product mixes samples of the batch", "put the batch in front")
+            raise CannotTakeError("the product mixes samples of the batch", "put the batch first")
     same = _leading(left) == _leading(right)
     if not same:
         left, right = _aligned(site, left, right)

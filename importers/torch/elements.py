@@ -181,9 +181,7 @@ def _largest(node: Node) -> Any:
     if "other" in node.arguments:
         return pair(node, kind, node["self"], node["other"])
     if 1 in node.used:
-        raise CannotTakeError(
-            f"the output of the indices of {kind[:3]} is not supported", "use only its values"
-        )
+        raise CannotTakeError(f"the indices of {kind[:3]} are not supported", "use only the values")
     ties = {"ties": "first"} if "dim" in node.arguments else {}
     made = _reduced(node, f"reduce_{kind[:3]}", options=ties)
     return [made, None] if ties else made
@@ -221,7 +219,7 @@ def _masked_fill(node: Node) -> View:
     if not isinstance(mask, Constant) or number is None:
         raise CannotTakeError(
             "the mask must not depend on the network's input",
-            "use a registered buffer, or compute it from sizes",
+            "use a registered buffer, or compute the mask from sizes",
         )
     return _masked(node, node.x, mask.value, number)
 

@@ -58,7 +58,7 @@ def _conv_transpose(node: Node) -> View:
 
 def _addmm(node: Node) -> View:
     if node["beta"] != 1 or node["alpha"] != 1:
-        raise CannotTakeError("beta or alpha other than 1 is not supported", "multiply in a separate step")
+        raise CannotTakeError("beta or alpha other than 1 is not supported", "multiply in a separate op")
     return linear(node, node.view("mat1"), node.needed("mat2").moved(np.transpose), node.constant("self"))
 
 
@@ -86,7 +86,7 @@ def _batch_norm(node: Node) -> list[Any]:
     given = _roles(node)
     if not training and "running_mean" not in given:
         raise CannotTakeError(
-            "it normalises with running statistics, but has none",
+            "the layer normalises with running statistics, but stores none",
             "use track_running_stats=True, or module.train()",
         )
     options = {"momentum": node["momentum"]} if training else {"fixed_statistics": True}
@@ -157,7 +157,7 @@ def _upsample(node: Node) -> View:
         raise CannotTakeError("antialiased interpolation is not supported", "use antialias=False")
     scales = node.get("scale_factors")
     if scales and any(size * scale % 1 for size, scale in zip(node.x.shape[2:], scales, strict=True)):
-        raise CannotTakeError(f"scales {scales} do not result in whole sizes", "use size= instead")
+        raise CannotTakeError(f"scales {scales} do not result in whole sizes", "use size, not scale_factor")
     kind = next(kind for kind in ("linear", "cubic", "nearest") if kind in node.op)
     aligned = node.get("align_corners")
     if aligned or kind == "cubic" or "exact" in node.op:
@@ -205,7 +205,7 @@ def _recurrent(node: Node) -> list[Any]:
             word = applied(node, "dropout", output, {"p": node["dropout"]}, suffix=f"_dropout{layer}").word
     if 2 in node.used:
         raise CannotTakeError(
-            "the output of the last cell state is not supported", "use its output or last hidden state"
+            "the output of the last cell state is not supported", "use the output or the last hidden state"
         )
     output = output.swapped(0, batch_dim)
     if output.shape != node.shape:
@@ -218,7 +218,7 @@ def _initial(node: Node, state: Any, number: int, hidden: int, batch: int) -> st
     if isinstance(state, View) and state.shape[0] > 1:
         state = sliced(node, state, 0, number, number + 1)
     if isinstance(state, Constant) and state.trained:
-        raise CannotTakeError("a trained initial state is not supported", "remove it; it is then zero")
+        raise CannotTakeError("a trained initial state is not supported", "use the default state of zeros")
     return initial_state(node, state, hidden, batch, "use no initial state")
 
 

@@ -106,8 +106,7 @@ def _unknown(name: str) -> UnsupportedLayerError:
     return UnsupportedLayerError(
         f"unknown loss {name}",
         where="loss",
-        cure=f"{', '.join(sorted(item for item in LOSSES if item[0] < 'a'))}, or the name of a loss of "
-        "pulptrain",
+        cure=f"use {', '.join(sorted(item for item in LOSSES if item[0] < 'a'))}, or a loss of pulptrain",
     )
 
 

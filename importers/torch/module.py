@@ -105,7 +105,9 @@ def from_torch(
     if len(batches) > 1:
         text = ", ".join(map(str, batches))
         raise InputError(
-            f"the inputs have different batch sizes: {text}", where=place, cure="use one batch size"
+            f"the inputs have different batch sizes: {text}",
+            where=place,
+            cure="use one batch size for all inputs",
         )
     _refuse_averages(torch, module, place)
     dtype = _dtype(torch, module, inputs, place)
@@ -220,7 +222,7 @@ def _end(draft: Draft, output: View) -> str:
     """The layer that gives what forward returns, as it returns it."""
     word = _stored(draft, output)
     if "." in word or word in draft.inputs:
-        what = "forward returns its input, or a part of it"
+        what = "forward returns the input, or a part of the input"
         raise UnsupportedLayerError(what, where=draft.where, cure="use at least one layer in forward")
     return word
 
@@ -229,7 +231,7 @@ def _stored(draft: Draft, output: View) -> str:
     """The word of a tensor stored as it is seen, the batch in front."""
     if not output.batch_leads:
         what = f"forward returns {list(output.shape)}, but the first dimension is not the batch"
-        raise UnsupportedLayerError(what, where=draft.where, cure="put the batch first")
+        raise UnsupportedLayerError(what, where=draft.where, cure="return a tensor with the batch first")
     return as_seen(Site(draft, "output", draft.where), output)
 
 
@@ -238,7 +240,7 @@ def _classes(draft: Draft, word: str) -> int:
     rows = draft.smallest_table(word)
     if rows is None:
         raise UnsupportedLayerError(
-            "the network has an integer input, but no embedding reads it",
+            "the network has an integer input that no embedding reads",
             where=draft.where,
             cure="start with torch.nn.Embedding, or use an input of floats",
         )

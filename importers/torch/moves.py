@@ -64,7 +64,8 @@ def _same(node: Node) -> View:
     before, after = node.dtypes
     if before == "torch.bool" and after != before:
         raise CannotTakeError(
-            "a comparison has no gradient (torch.export drops surrogate gradients)", "use sigmoid instead"
+            "a comparison has no gradient (torch.export drops surrogate gradients)",
+            "use sigmoid instead of the comparison",
         )
     if before != after:
         raise CannotTakeError(
@@ -75,7 +76,7 @@ def _same(node: Node) -> View:
 
 def _detach(node: Node) -> Any:
     raise CannotTakeError(
-        "stopping the gradient is not supported here", "use requires_grad=False for the parameters before it"
+        "stopping the gradient is not supported here", "use requires_grad=False for the parameters before"
     )
 
 
@@ -153,7 +154,8 @@ def _index(node: Node) -> View:
     numbers = [item.value for item in said.values()]
     if last - first != len(said) or (len(said) > 1 and any(item.dtype == bool for item in numbers)):
         raise CannotTakeError(
-            "indices of non-adjacent dimensions, or a mask among them, are not supported", "use one index"
+            "indices of non-adjacent dimensions, or a mask among them, are not supported",
+            "index one dimension at a time",
         )
     if numbers[0].dtype == bool:
         last, numbers = first + numbers[0].ndim, list(np.nonzero(numbers[0]))
@@ -176,7 +178,8 @@ def _scatter(node: Node) -> View:
     """Into a dimension: at an index for each element, at whole places, at one place, at a slice."""
     if node.get("reduce") or node.get("alpha", 1) != 1:  # PyTorch has no gradient of the first either
         raise CannotTakeError(
-            "scattering with 'reduce' or 'alpha' is not supported", "multiply the source before"
+            "scattering with 'reduce' or 'alpha' is not supported",
+            "multiply the source in a separate op before",
         )
     base = node["self"]
     shape, dim = base.shape, node["dim"] % len(base.shape)

@@ -45,7 +45,7 @@ def _drawn(node: Node) -> Noise:
         return Noise(object(), node.shape)
     keep = number_of(node["p"] if "p" in node.arguments else node["self"])
     if keep is None:
-        raise CannotTakeError("its elements have different probabilities", "use one probability for all")
+        raise CannotTakeError("the mask has several probabilities", "use one probability for all elements")
     return Noise(object(), node.shape, keep)
 
 
@@ -103,8 +103,8 @@ def _layers(site: Site, noise: Noise) -> View:
     draft = site.draft
     batch = draft.tensors[draft.first_input].shape[0]
     if noise.shape[:1] != (batch,):
-        what = f"it draws {list(noise.shape)}, whose first dimension is not the batch of {batch}"
-        raise CannotTakeError(what, "use [batch, ...]")
+        what = f"the random numbers have shape {list(noise.shape)}, without the batch of {batch} in front"
+        raise CannotTakeError(what, "use random numbers of shape [batch, ...]")
     if (noise.draw,) not in draft.made:
         sizes = noise.shape[1:] or (1,)
         ones = {"w": Constant(np.ones(sizes, np.float32))}

@@ -108,7 +108,7 @@ def optimizer_of(
         return OptimizerSpec(spec.name, {**spec.options, **beside}, spec.where)
     name = type(given).__name__
     if name not in TAKEN or type(given) is not getattr(torch.optim, name):
-        why = f": it {_WHY_NOT[name]}" if name in _WHY_NOT else ""
+        why = f": {name} {_WHY_NOT[name]}" if name in _WHY_NOT else ""
         raise UnsupportedLayerError(
             f"unknown optimizer {name}{why}", where=WHERE, cure=f"use one of torch.optim: {', '.join(TAKEN)}"
         )
@@ -169,7 +169,7 @@ def _weights(given: Any, module: Any, sources: Mapping[str, Given]) -> Iterator[
             raise UnsupportedLayerError(
                 f"{source.source} share a weight, but are in different groups of the optimizer",
                 where=WHERE,
-                cure="use one group",
+                cure="put both in one group",
             )
         for number in mine:
             groups[number].append(tensor)

@@ -28,7 +28,7 @@ def _matmul(node: Node) -> View:
 def _attention(node: Node) -> View:
     query, key, value = (node.view(name) for name in ("query", "key", "value"))
     if node.get("enable_gqa"):
-        raise CannotTakeError("fewer key heads than query heads are not supported", "use equal numbers")
+        raise CannotTakeError("there are fewer key heads than query heads", "use equal numbers of heads")
     factor = node.get("scale", 1 / sqrt(query.shape[-1]))
     rank = len(key.dims)
     scores = product(node, query, key.swapped(rank - 2, rank - 1), suffix="_scores")
@@ -41,7 +41,7 @@ def _attention(node: Node) -> View:
     elif mask is not None:
         raise CannotTakeError(
             "the attention mask must not depend on the network's input",
-            "use a buffer, or compute it from sizes",
+            "use a buffer, or compute the mask from sizes",
         )
     weights = softmax(node, scores, len(scores.dims) - 1, suffix="_softmax")
     if node["dropout_p"]:

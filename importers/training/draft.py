@@ -74,7 +74,7 @@ class TrainingDraft:
         if name in self.names:
             return self.names[name]
         if name not in self.constants:
-            raise CannotTakeError(f"it reads '{name}' of an unsupported node", "first fix that node")
+            raise CannotTakeError(f"input '{name}' comes from an unsupported node", "correct that node first")
         value = self.constants[name]
         array = np.ascontiguousarray(value, np.float32 if value.dtype != np.int64 else np.int32)
         shape = array.shape or (1,)
@@ -87,7 +87,7 @@ class TrainingDraft:
         tensor = self.tensor(self.read(name))
         if tensor.kind != "buffer":
             if any(tensor.name in op.inputs for op in self.builder.ops):
-                raise CannotTakeError(f"it overwrites '{name}', which other nodes read", "write elsewhere")
+                raise CannotTakeError(f"the node overwrites '{name}', which others read", "write a new one")
             self.builder.tensors[tensor.name] = replace(tensor, kind="buffer")
         return tensor.name
 
@@ -159,7 +159,7 @@ class TrainingDraft:
                 elif not role.endswith("?"):
                     raise CannotTakeError(
                         f"step {step} of {kind} needs tensor {role}",
-                        "add it as an input or output of the node",
+                        f"add {role} as an input or output of the node",
                     )
             return tuple(names)
 

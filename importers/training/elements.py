@@ -41,7 +41,7 @@ def _backward(item: TrainingNode) -> None:
     roles = {role: item.read(index) for index, role in enumerate(op.gradient.split()[1:])}
     shape = item.draft.shape(roles["dy"])
     if any(item.draft.shape(name) != shape for name in roles.values()):
-        raise CannotTakeError("its inputs have different shapes", "put Expand before it, for equal shapes")
+        raise CannotTakeError("the inputs have different shapes", "make the shapes equal by Expand")
     plan = item.draft.plan(op.ours, options_of(item, op), [shape])
     item.apply(op.ours, "IG", {**roles, "dx": item.result(shape)}, plan)
 
@@ -139,9 +139,7 @@ def _sum(item: TrainingNode, left: str, right: str, name: str, suffix: str) -> s
 def _scale(item: TrainingNode) -> None:
     factor, down = item.only(1), item.integer("scale_down", 0)
     if factor is None or (down and not factor):
-        raise CannotTakeError(
-            "it must multiply or divide by a constant other than 0", "use an initializer of one number"
-        )
+        raise CannotTakeError("the factor is not a constant other than 0", "use one number as initializer")
     _scaled(item, item.read(0), 1 / factor if down else factor)
 
 
@@ -181,9 +179,7 @@ def _prelu(item: TrainingNode) -> None:
     sizes = tuple(size for size in draft.shape(slope) if size > 1)
     behind = draft.shape(slope)[-len(shape[2:]) :] if shape[2:] else ()
     if prod(sizes) != 1 and (sizes != shape[1:2] or prod(behind) != 1):
-        raise CannotTakeError(
-            f"its slopes have shape {list(draft.shape(slope))}", "use one slope, or one per channel"
-        )
+        raise CannotTakeError(f"slopes have shape {list(draft.shape(slope))}", "use one slope per channel")
     parameters = {"w": draft.view(slope, sizes or (1,))}
     options = {"per_channel": bool(sizes)}
     item.give(item.forward("prelu", (item.read(0),), options, item.out(), parameters))
@@ -207,7 +203,7 @@ def _expanded(item: TrainingNode, name: str, shape: Shape, suffix: str) -> str:
 def _power(item: TrainingNode) -> None:
     exponent = item.only(1)
     if exponent is None:
-        raise CannotTakeError("the exponent must be a single number", "use one number")
+        raise CannotTakeError("the exponent must be a single number", "use one number as exponent")
     kind, options = power_of(exponent)
     _written(item, kind, (item.read(0),), options)
 
@@ -301,7 +297,7 @@ def _split(item: TrainingNode) -> None:
     sizes = part_sizes(item, shape[axis], len(item.node.outputs))
     if sum(sizes) != shape[axis]:
         raise CannotTakeError(
-            f"the sizes {list(sizes)} do not add up to {shape[axis]}", "use sizes that add up to it"
+            f"the sizes {list(sizes)} add up to {sum(sizes)}", f"use sizes that add up to {shape[axis]}"
         )
     for index, part in enumerate(parts(item, item.read(0), axis, sizes)):
         item.give(part, index=index)

@@ -209,7 +209,7 @@ class _Reader:
             return
         tensor = self.graph.tensor(name)
         if not tensor.is_static or 0 in tensor.sizes:
-            what = f"its input '{name}' has the shape {tensor.shape_text}"
+            what = f"input '{name}' has the shape {tensor.shape_text}"
             raise self._wrong(what, "use sizes above 0")
         floats = tensor.dtype.startswith(("float", "bfloat"))
         kind, dtype = "weight", "float32"
@@ -246,7 +246,7 @@ class _Reader:
                     return
             handler = HANDLERS.get(node.op.removeprefix(MICROSOFT))
             if handler is None:
-                raise CannotTakeError("pulptrain cannot train this op", NEAREST_ONNX.get(node.op, NO_FORM))
+                raise CannotTakeError("pulptrain cannot train the op", NEAREST_ONNX.get(node.op, NO_FORM))
             handler(item)
         except CannotTakeError as error:
             self._refuse(node, error)
@@ -359,9 +359,9 @@ class _Reader:
             weight = node.input(0)
             if weight not in totals:
                 raise InputError(
-                    f"the node updates '{weight}', but the training graph does not accumulate its gradient",
+                    f"the node updates '{weight}', whose gradient the training graph does not accumulate",
                     where=optimizer.path,
-                    cure="use the optimizer graph that belongs to this training graph",
+                    cure="use the optimizer graph that was exported with the training graph",
                 )
             rate = _rate(TrainingNode(node, self.draft, "", optimizer.opset))
             updates.append((weight, totals[weight], rate))

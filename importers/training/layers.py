@@ -62,7 +62,7 @@ class TrainingNode(Attributes):
         """The value of an input that must be constant."""
         value = self.values(index)
         if value is None:
-            raise CannotTakeError(f"{what} of the node is not constant", "use a constant")
+            raise CannotTakeError(f"{what} of the node is not constant", "use an initializer or Constant")
         return value
 
     def shape(self, index: int) -> Shape:
@@ -93,7 +93,7 @@ class TrainingNode(Attributes):
         """Shape the file says an output has."""
         tensor = self.draft.graph.tensor(self.out(index))
         if not tensor.is_static:
-            raise CannotTakeError(f"the shape of '{tensor.name}' is missing", "add its value_info")
+            raise CannotTakeError(f"the shape of '{tensor.name}' is missing", "add value_info for the tensor")
         return tensor.sizes
 
     def made(self, name: str, shape: Sequence[int]) -> str:
@@ -245,7 +245,7 @@ def _stacked(
     if not turns[0]:
         return item.forward("matmul", (left, right), {"transpose_b": True} if turns[1] else {}, name)
     if turns[1]:
-        raise CannotTakeError("two transposed operands are not supported", "transpose one of them")
+        raise CannotTakeError("two transposed operands are not supported", "transpose one of the two")
     a, b = draft.shape(left), draft.shape(right)
     plan = draft.plan("matmul", {}, [a, (*a[:-2], a[-1], b[-1])])
     made = item.made(name, (1, *output))
@@ -271,7 +271,10 @@ def _biased(item: TrainingNode, made: str, bias: str, columns: int) -> str:
 def _convolution(item: TrainingNode, x: Shape, w: Shape) -> Placed:
     """The primitive for a convolution of these shapes."""
     if len(x) != len(w) or len(w) not in (3, 4):
-        raise CannotTakeError(f"a convolution of {len(w) - 2} dimensions is not supported", "use 1 or 2")
+        raise CannotTakeError(
+            f"a convolution of {len(w) - 2} dimensions is not supported",
+            "use a convolution of 1 or 2 dimensions",
+        )
     return convolution_of(x, w, window_of(item, x[2:], w[2:]), groups_of(item))
 
 
@@ -352,7 +355,7 @@ def _max_pool_grad(item: TrainingNode) -> None:
     draft = item.draft
     kept = draft.recall("max_pool2d", *item.node.inputs[1:])
     if kept is None:
-        raise CannotTakeError("the graph has no MaxPool for this MaxPoolGrad", "put it in the same graph")
+        raise CannotTakeError("the graph of MaxPoolGrad has no MaxPool", "put both nodes in one graph")
     dx = item.result(draft.shape(kept.roles["x"]))
     item.apply("max_pool2d", "IG", {"argmax": kept.roles["argmax"], "dy": item.read(0), "dx": dx}, kept.plan)
 
@@ -416,7 +419,8 @@ def _norm_plan(
     """The plan of a norm; statistics that a batch norm goes on averaging are ONNX Runtime's, biased."""
     if kind == "batch_norm" and len(shape) < 2:
         raise CannotTakeError(
-            f"the first dimension of the input {list(shape)} is not the batch", "use [batch, channels, ...]"
+            f"the first dimension of the input {list(shape)} is not the batch",
+            "use an input of shape [batch, channels, ...]",
         )
     if running:
         options["momentum"] = round(1 - item.real("momentum", 0.9), 6)
@@ -452,7 +456,7 @@ def _layer_norm(item: TrainingNode) -> None:
     draft, x = item.draft, item.read(0)
     shape, row = _rows(item, draft.shape(x))
     if not item.has(1):
-        raise CannotTakeError("the node lacks its input 'scale'", "connect a scale to this input")
+        raise CannotTakeError("the node has no input 'scale'", "connect a scale to the input")
     kind, options, statistics = "rms_norm", {}, ["inv_std"]
     if item.kind == "LayerNormalization":
         kind, options, statistics = "layer_norm", {"bias": item.has(2)}, ["mean", "inv_std"]
@@ -478,7 +482,8 @@ def _layer_norm_grad(item: TrainingNode) -> None:
     else:  # Deeploy's: dY, X, weight, bias
         if prod(item.shape(3)) != prod(row):
             raise CannotTakeError(
-                f"the bias has shape {list(item.shape(3))}, not {list(row)}", "use a bias of that shape"
+                f"the bias has shape {list(item.shape(3))}, not {list(row)}",
+                f"use a bias of shape {list(row)}",
             )
         roles |= item.saved(plan, "mean", "var", "inv_std")
         for step in ("FW_MEAN", "FW_VAR", "FW_INV"):
@@ -498,7 +503,8 @@ def _softmax(item: TrainingNode) -> None:
     axis = item.axis(len(shape), -1 if item.opset >= 13 else 1)
     if prod(shape[axis + 1 :]) != 1 and item.opset >= 13:
         raise CannotTakeError(
-            f"softmax over dimension {axis} of {list(shape)} is not supported", "use the last dimension"
+            f"softmax over dimension {axis} of {list(shape)} is not supported",
+            "use softmax over the last dimension",
         )
     rows = (1, prod(shape[:axis]), prod(shape[axis:]))
     kind = "log_softmax" if item.kind.startswith("Log") else "softmax"

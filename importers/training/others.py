@@ -40,7 +40,7 @@ def _cross_entropy(item: TrainingNode) -> None:
         if not reader.op.endswith("SoftmaxCrossEntropyLossGrad"):
             raise CannotTakeError(
                 f"node {reader.name} reads the log-probabilities; only the gradient of the loss may do so",
-                "remove that node",
+                f"remove node {reader.name}",
             )
         _check_same(item, reader)
         gradient = reader.output(0)
@@ -84,7 +84,8 @@ def _loss(item: TrainingNode, kind: str, options: dict[str, Any], gradient: str)
         )
     if prod(labels.shape) != prod(wanted):
         raise CannotTakeError(
-            f"the labels have shape {list(labels.shape)}, not {list(wanted)}", "use labels of that shape"
+            f"the labels have shape {list(labels.shape)}, not {list(wanted)}",
+            f"use labels of shape {list(wanted)}",
         )
     label = draft.view(label, wanted)
     seed = draft.add(gradient or f"{y}.grad", tensor.shape, "gradient")
@@ -100,7 +101,7 @@ def _loss_grad(item: TrainingNode) -> None:
         # Alone. The log-probabilities of log-probabilities are these themselves.
         _loss(item, "cross_entropy", {"labels": "hard", **class_options(item)}, item.out())
     if item.out() not in item.draft.names:
-        raise CannotTakeError("the graph has a gradient without its loss", "put both in one graph")
+        raise CannotTakeError("the graph has the gradient, but not the loss", "put both in one graph")
     inputs = [name for name in item.node.inputs if name]
     if len(inputs) > len(("log-probabilities", "label")):  # ONNX Runtime's; the weights of classes are last
         seed = item.only(0)
@@ -183,7 +184,7 @@ def _recurrent_grad(item: TrainingNode) -> None:
     if kept is None:
         raise CannotTakeError(
             f"no {item.kind.removesuffix('Grad')}Training node writes its gates",
-            "put its forward node in the same graph",
+            "put the forward node in the same graph",
         )
     if item.has(arriving + 2) or any(map(item.out, range(4, 7))):
         raise CannotTakeError(
@@ -229,7 +230,8 @@ def _arriving(item: TrainingNode, index: int, shape: Shape) -> str:
         item.apply("slice", "IG", {"dy": last, "dx": arrived[-1]}, plan)
     if not arrived:
         raise CannotTakeError(
-            "no output of the node has a gradient", "connect that of all hidden states, or of the last one"
+            "no output of the node has a gradient",
+            "connect the gradient of all hidden states, or of the last one",
         )
     return arrived[0] if len(arrived) == 1 else item.forward("add", arrived, suffix="_dy_sum")
 
@@ -245,7 +247,7 @@ def _accumulate(item: TrainingNode) -> None:
     earlier = draft.partial.pop(total, "")
     if earlier:
         if item.kind == "InPlaceAccumulatorV2" and item.node.input(2):
-            raise CannotTakeError("it overwrites the gradients from other uses of the weight", ONE_UPDATE)
+            raise CannotTakeError("the node overwrites gradients from other uses of the weight", ONE_UPDATE)
         same = draft.add_to(earlier, same, f"{item.site}_uses", f"{gradient}.sum")
     if _another_follows(item):
         others = [

@@ -26,7 +26,7 @@ def command(
         typer.Argument(
             metavar="RUN RUN...|LOG",
             help="Two or more run folders (`pulptrain run MODEL --out DIR`), or one run folder and a file "
-            "of measured cycles.",
+            "of measured cycles (LOG, docs/measured-logs.md).",
         ),
     ],
     fail_above: Annotated[
@@ -34,13 +34,17 @@ def command(
         common.option(
             "--fail-above",
             "PERCENT",
-            "Exit with code 5 if the last run is more than this slower than the first, e.g. 2%. With a log: "
-            "if the total cycles of run and log differ by more than this.",
+            "Exit with code 5 if the last run is slower than the first by more than this, e.g. 2%. If a run "
+            "is compared with measured cycles: if total cycles differ by more than this, up or down.",
         ),
     ] = None,
     in_l1: Annotated[
         bool,
-        common.option("--in-l1", "", "Ignore simulated DMA waits: for measurements with all data in L1."),
+        common.option(
+            "--in-l1",
+            "",
+            "Leave out simulated DMA waits, to compare with cycles that were measured with all data in L1.",
+        ),
     ] = False,
     out: Annotated[
         str | None,

@@ -20,7 +20,8 @@ Arena = Annotated[
     common.option(
         "--arena",
         "SIZE",
-        "L1 that the exported program may use, e.g. 60KiB; the export is refused if it needs more.",
+        "L1 that the exported program may use, e.g. 60KiB; a program that needs more is not exported "
+        "(default: all L1 that the SoC leaves free).",
     ),
 ]
 Library = Annotated[

@@ -42,7 +42,7 @@ def command(
         common.option(
             "--dtype",
             "fp32|fp16|bf16|...",
-            "Number format of the matrices (default: that of the kernel).",
+            "Number format of the matrices, e.g. fp16 (default: that of the kernel).",
             common.RUN,
             autocompletion=completes("dtypes"),
         ),

@@ -60,7 +60,7 @@ def command(
     from configs.library import SUFFIXES  # reads YAML, which is slow to import
 
     is_table = file.endswith(".csv")
-    check_known(kind, KINDS, f"there is no template {kind!r}", "--kind")
+    check_known(kind, KINDS, f"unknown kind of template {kind!r}", "--kind")
     if not file.endswith((*SUFFIXES, ".csv")):
         raise InputError(
             f"the name {file!r} does not end in .yaml, .yml or .csv", where="new", cure=f"use {file}.yaml"
@@ -68,13 +68,13 @@ def command(
     is_energy = kind == "energy"
     if (run is None) != (measured is None) if is_energy else measured is not None:
         raise InputError(
-            "--measured applies to an energy model, which needs both a run and its measured power or energy",
+            "--measured needs --kind energy and the --run that was measured",
             where="--run",
             cure="use --kind energy --run RUN --measured 57.6mW",
         )
     if run is not None and not (is_table or is_energy):
         raise InputError(
-            "--run applies only if FILE is a .csv file, or with --kind energy",
+            "the option applies only if FILE is a .csv file, or with --kind energy",
             where="--run",
             cure="use FILE.csv, or --kind energy",
         )

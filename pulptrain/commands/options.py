@@ -60,23 +60,29 @@ Out = Annotated[
 ]
 DRAWING: dict[str, Any] = {
     "width": Annotated[
-        str | None, option("--width", "LENGTH", "Width of pictures: 3.5in, 88mm, 8.8cm, 252pt.", OUTPUT)
+        str | None,
+        option("--width", "LENGTH", "Width of pictures with its unit: 3.5in, 88mm, 8.8cm or 252pt.", OUTPUT),
     ],
     "font": Annotated[
-        str | None, option("--font", "SIZE", "Smallest text size in pictures, e.g. 8pt.", OUTPUT)
+        str | None, option("--font", "SIZE", "Smallest text size in pictures, 4pt to 72pt, e.g. 8pt.", OUTPUT)
     ],
     "dpi": Annotated[
         int | None, option("--dpi", "N", "Dots per inch of PNG pictures (default 160).", OUTPUT)
     ],
     "title": Annotated[
         str | None,
-        option("--title", "TEXT|none", "Title of the pictures, in quotes; none: no title.", OUTPUT),
+        option(
+            "--title",
+            "TEXT|none",
+            "Title of the pictures, in quotes; none: no title (default: model, SoC and cycles).",
+            OUTPUT,
+        ),
     ],
 }
 """Options of every command that draws, see `draws`."""
 Json = Annotated[bool, option("--json", "", "Print one JSON object instead of tables, for scripts.", OUTPUT)]
-Quiet = Annotated[bool, option("--quiet -q", "", "Print no progress and no tables.", OUTPUT)]
-Top = Annotated[int, option("--top", "N", "Number of table rows to show.", OUTPUT)]
+Quiet = Annotated[bool, option("--quiet -q", "", "Print neither progress nor tables.", OUTPUT)]
+Top = Annotated[int, option("--top", "N", "Number of rows to show per table.", OUTPUT)]
 By = Annotated[
     str | None,
     option(
@@ -101,15 +107,27 @@ Evidence = Annotated[
     option(
         "--evidence",
         "",
-        "Also show how many of the cycles rest on measurements of kernels, and how many on estimates.",
+        "Also show how many of the cycles come from measured kernels, and how many from estimates.",
         OUTPUT,
     ),
 ]
 WorkerCount = Annotated[
-    int | None, option("--workers", "N", "Number of worker processes (default: one per CPU).", SEARCH)
+    int | None,
+    option(
+        "--workers",
+        "N",
+        "Number of worker processes (default: one per CPU); results do not depend on the number.",
+        SEARCH,
+    ),
 ]
 ExecutorAddress = Annotated[
-    str | None, option("--executor", "dask://HOST:PORT", "Run on the workers of a Dask cluster.", SEARCH)
+    str | None,
+    option(
+        "--executor",
+        "dask://HOST:PORT",
+        "Run on the workers of a Dask cluster, not on this computer.",
+        SEARCH,
+    ),
 ]
 CacheFile = Annotated[
     str | None,
@@ -182,9 +200,11 @@ def parse_paper(
 
     asked: dict[str, Any] = {}
     if width is not None:
-        asked["width_inches"] = _inches(width, "--width", "a length from 1in to 100in, e.g. 3.5in or 88mm")
+        asked["width_inches"] = _inches(
+            width, "--width", "use a length from 1in to 100in, e.g. 3.5in or 88mm"
+        )
     if font is not None:
-        size = _inches(font, "--font", "a size from 4pt to 72pt, e.g. 8pt")
+        size = _inches(font, "--font", "use a size from 4pt to 72pt, e.g. 8pt")
         asked["font_points"] = POINTS_PER_INCH * size
     if dpi is not None:
         asked["dpi"] = dpi

@@ -42,7 +42,9 @@ def command(
         common.option(
             "--what",
             "all|gantt|gantt-stalls|breakdown|memory|causes|roofline|bandwidth|bytes|energy|speed-up",
-            "Picture to draw. causes shows lost cycles; speed-up compares runs with different --cores.",
+            "Picture to draw; docs/pictures.md shows each. gantt: work of cores and DMA over time; "
+            "breakdown: cycles per layer; causes: lost cycles per op; bytes: live bytes over time; "
+            "speed-up: runs with different --cores.",
         ),
     ] = "all",
     out: Annotated[
@@ -65,13 +67,13 @@ def command(
         from pulptrain.running.pictures import PICTURES
 
         choices = ("all", *PICTURES, SPEED_UP)
-        check_known(what, choices, f"no picture {what!r}", "--what")
+        check_known(what, choices, f"unknown picture {what!r}", "--what")
         if what == SPEED_UP:
             drawn, result, table = _speed_up(folders, out, window, paper)
         elif len(folders) > 1:
             strips = shlex.join(["pulptrain", "compare", *folders, "--out", "strips.png"])
             raise InputError(
-                "this picture shows one run, but several are named",
+                "the picture shows one run, but several are named",
                 where="plot",
                 cure=f"name one run, use --what {SPEED_UP}, or draw all on one axis by {strips}",
             )
@@ -89,6 +91,7 @@ def _pictures(folder: str, out: str | None, window: str | None, what: str, paper
     from configs.files import together
     from pulptrain.running.pictures import RunPictures, file_names, window_of
     from pulptrain.running.stored_run import read_summary
+    from traces.csv_file import AGAIN
     from traces.events import TraceError
     from traces.files.tables import read_table
     from traces.memory_table import read_blocks
@@ -99,7 +102,7 @@ def _pictures(folder: str, out: str | None, window: str | None, what: str, paper
     try:
         slices = sorted_slices(read_table(source))
         if not slices:
-            raise InputError("the trace of the run is empty", where=folder, cure="run the simulation again")
+            raise InputError("the trace of the run is empty", where=folder, cure=AGAIN)
         run = RunPictures(slices, summary, lambda _: read_blocks(source), paper=paper)
         if window is not None:
             run = run.within(window_of(window, run.ops, run.cycles))
@@ -112,7 +115,7 @@ def _pictures(folder: str, out: str | None, window: str | None, what: str, paper
                 run.draw(name, *paths)
     except TraceError as error:
         # Of a run it would be a defect; what was read from a file, somebody has changed.
-        raise InputError(str(error), where=str(source), cure="run the simulation again") from None
+        raise InputError(str(error), where=str(source), cure=AGAIN) from None
     return [path for paths in files.values() for path in paths]
 
 
@@ -157,6 +160,8 @@ def _targets(out: str, names: Sequence[str], files: Sequence[Sequence[str]]) -> 
         }
     if len(names) > 1:
         raise InputError(
-            f"{len(names)} pictures cannot share one file", where="--out", cure="choose one picture by --what"
+            f"{len(names)} pictures cannot share the one file of --out",
+            where="--out",
+            cure="choose one picture by --what, or use a folder",
         )
     return {names[0]: [check_file(out, "--out", is_our_picture)]}

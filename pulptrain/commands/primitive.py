@@ -60,7 +60,10 @@ Step = Annotated[
 Option = Annotated[
     list[str] | None,
     common.option(
-        "--option", "KEY=VALUE", "Option of the layer, as in a model file, e.g. kernel=3.", common.RUN
+        "--option",
+        "KEY=VALUE",
+        "Option of the layer, as in a model file, e.g. kernel=3; `pulptrain show NAME` lists all.",
+        common.RUN,
     ),
 ]
 Dtype = Annotated[
@@ -246,7 +249,7 @@ def parse_shape(text: str) -> DrawnInput:
     parts = sizes.split("x")
     if not all(_is_size(part) for part in parts) or (dtype and not _is_size(high)):
         by_comma = all(_is_size(part.strip()) for part in text.split(",")) and "," in text
-        right = text.replace(" ", "").replace(",", "x") if by_comma else "write it as 8x8x8, or 5:int32:10"
+        right = text.replace(" ", "").replace(",", "x") if by_comma else "write 8x8x8, or 5:int32:10"
         raise InputError(
             f"cannot read {text!r}", where="--shape", cure=right if by_comma else f"{right} for integers"
         )

@@ -27,7 +27,8 @@ def command(
         list[str],
         typer.Argument(
             metavar="FOLDER...",
-            help="Folders with inputs.npz, outputs.npz and an .onnx file, or folders that contain such.",
+            help="Folders with inputs.npz, outputs.npz and an .onnx file, or folders that contain such "
+            "folders.",
         ),
     ],
     learning_rate: options.LearningRate = None,

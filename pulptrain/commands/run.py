@@ -17,7 +17,7 @@ Iterations = Annotated[
     common.option(
         "--iterations",
         "N",
-        "Training iterations to compute; the timing of one is simulated, because all are alike.",
+        "Training iterations to compute; the timing of one is simulated, because all take the same cycles.",
         common.RUN,
     ),
 ]
@@ -33,7 +33,10 @@ SaveValues = Annotated[
 NoFunctional = Annotated[
     bool,
     common.option(
-        "--no-functional", "", "Simulate the timing only; compute and check no numbers.", common.RUN
+        "--no-functional",
+        "",
+        "Simulate the timing only, which is faster; compute and check no numbers.",
+        common.RUN,
     ),
 ]
 DumpProgram = Annotated[
@@ -93,7 +96,7 @@ def command(
         folder = run_folder(out) if out is not None else None
         if no_functional and save_values is not None:
             raise InputError(
-                "--save-values needs computed values, which --no-functional switches off",
+                "the option needs computed values, which --no-functional switches off",
                 where="--save-values",
                 cure="remove --no-functional",
             )

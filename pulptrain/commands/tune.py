@@ -17,8 +17,8 @@ Strategy = Annotated[
     common.option(
         "--strategy",
         "pruned|exhaustive|paper|optuna",
-        "How to search tiles and kernels: pruned (skip those that cannot win), exhaustive (try all), paper "
-        "(only the largest tiles, as in the paper of PULP-TrainLib) or optuna (sample).",
+        "How to search tiles and kernels: pruned (skip those that cannot be best), exhaustive (try all), "
+        "paper (only the largest tiles, as in the paper of PULP-TrainLib) or optuna (sample).",
         SEARCH,
     ),
 ]
@@ -27,8 +27,8 @@ Tilings = Annotated[
     common.option(
         "--tilings",
         "N",
-        "Number of tilings to try for each op, with single and with double buffering; those with the least "
-        "overhead of transfers and forks come first (default: 16; 0: all).",
+        "Number of tilings (tile sizes with a loop order) to try per op, each with single and with double "
+        "buffering; those with the least overhead of transfers and forks first (default: 16; 0: all).",
         SEARCH,
     ),
 ]
@@ -37,12 +37,12 @@ LargestTiles = Annotated[
     common.option(
         "--largest-tiles",
         "N",
-        "Number of tilings, largest first, that --strategy paper evaluates for each op.",
+        "Number of tilings per op, largest first, that --strategy paper tries.",
         SEARCH,
     ),
 ]
 Trials = Annotated[
-    int, common.option("--trials", "N", "Number of tilings that --strategy optuna evaluates per op.", SEARCH)
+    int, common.option("--trials", "N", "Number of tilings per op that --strategy optuna tries.", SEARCH)
 ]
 StepVariants = Annotated[
     str,

@@ -65,7 +65,11 @@ def command(
     ] = None,
     workers: Annotated[
         int | None,
-        common.option("--workers", "N", "Number of worker processes; the result does not depend on it."),
+        common.option(
+            "--workers",
+            "N",
+            "Number of worker processes (default: one per CPU); results do not depend on the number.",
+        ),
     ] = None,
     keep_going: Annotated[
         bool,

@@ -21,7 +21,7 @@ MoreL1 = Annotated[
     common.option(
         "--more-l1",
         "SIZE",
-        "How much L1 the prediction for more L1 adds, e.g. 64KiB (default: as much as the SoC has).",
+        "Size to add to L1 in the prediction for more L1, e.g. 64KiB (default: the L1 size of the SoC).",
     ),
 ]
 
@@ -36,7 +36,7 @@ def command(
     seed: common.Seed = 0,
     **options: Any,
 ) -> None:
-    """Predict from one run of MODEL how much a wider DMA, no bank conflicts, balanced rows ... would gain."""
+    """Predict from one run of MODEL how many cycles a wider DMA, more L1 ... would save."""
     with telling(f"preparing {model}", show=not (quiet or as_json)) as teller:
         from pulptrain.commands.printing import print_result
         from pulptrain.foreign.model_source import open_source

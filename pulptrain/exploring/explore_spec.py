@@ -230,7 +230,7 @@ def _baseline(node: Node | None, combinations: Sequence[Mapping[str, Node]]) -> 
     for number, combination in enumerate(combinations):
         if all(key in combination and combination[key].plain() == value for key, value in wanted.items()):
             return number
-    raise node.error("no point of the sweep matches 'baseline'", "set it to the values of one point")
+    raise node.error("no point of the sweep matches 'baseline'", "set 'baseline' to the values of one point")
 
 
 class _Builder:
@@ -269,14 +269,14 @@ class _Builder:
             cure = suggestion(key, names).split(" (")[0]
             raise value.error(
                 f"unknown parameter '{key}'",
-                cure if cure.startswith("'") else "use a setting, a path of the SoC file, or model.PATH",
+                cure if cure.startswith("use '") else "use a setting, a path of the SoC file, or model.PATH",
             )
         if (
             value.is_mapping
             or (value.is_sequence and not key.startswith(MODEL_PREFIX))
             or value.value is None
         ):
-            raise value.error(f"'{key}' is {value.kind}", "write one value")
+            raise value.error(f"'{key}' is {value.kind}, not one value", f"write one value for '{key}'")
 
         def try_it() -> None:
             settings = self._settings({key: value})
@@ -440,7 +440,7 @@ def _setting(key: str, value: Node) -> Any:
         return float(value.value)
     if ALL[key].kind is int:
         if isinstance(value.value, bool) or not isinstance(value.value, int):
-            raise value.error(f"'{key}' is {value.kind}", "write a whole number")
+            raise value.error(f"'{key}' is {value.kind}", f"write a whole number for '{key}'")
         return value.value
     return _word(value)
 
@@ -459,9 +459,9 @@ def _sweep(node: Node | None) -> Iterator[dict[str, Node]]:
     for key, values in axes.items():
         count *= len(values)
         if not values:
-            raise children[key].error(f"'{key}' has no values", "list some")
+            raise children[key].error(f"'{key}' has no values", f"list values of '{key}'")
     if count > MAX_POINTS:
-        raise node.error(f"the sweep has too many points: {count}", f"use at most {MAX_POINTS}")
+        raise node.error(f"the sweep has too many points: {count}", f"use at most {MAX_POINTS} points")
     for values in product(*axes.values()):
         yield dict(zip(axes, values, strict=True))
 
@@ -479,18 +479,19 @@ def _objectives(node: Node | None, has_energy: bool) -> tuple[str, ...]:
     for item in node.sequence("'objectives'"):
         if item.value == "energy_nj":
             raise item.error(
-                "the objective 'energy' now has its unit in its name", f"'{ENERGY}' ({SETTINGS_OF_ENERGY})"
+                "the objective 'energy' has a new name, with its unit",
+                f"use '{ENERGY}' ({SETTINGS_OF_ENERGY})",
             )
         if item.value not in (*OBJECTIVES, *FORMER):  # a mapping or a list may stand there
             cure = suggestion(str(item.value), OBJECTIVES)
             raise item.error(f"unknown objective {item.value!r}", cure)
         names.append(str(item.value))
     if not names:
-        raise node.error("'objectives' is empty", "remove 'objectives', or name some")
+        raise node.error("'objectives' is empty", "remove 'objectives', or list objectives")
     return tuple(dict.fromkeys(new_objectives(names)))
 
 
 def _text(node: Node, key: str) -> str:
     if not isinstance(node.value, str) or not node.value:
-        raise node.error(f"'{key}' is {node.kind}", "write a text")
+        raise node.error(f"'{key}' is {node.kind}, not a text", f"write a text for '{key}'")
     return node.value

@@ -544,9 +544,9 @@ def check_solver() -> None:
     """Raise `InputError` without OR-tools."""
     if not solver_installed():
         raise InputError(
-            "fit needs the Python package OR-Tools, which is not installed",
+            "the Python package OR-Tools is not installed",
             where="pulptrain fit",
-            cure="pip install 'pulptrain[solver]'",
+            cure="run pip install 'pulptrain[solver]'",
         )
 
 
@@ -646,7 +646,7 @@ def fit_model(
     if not found and undecided:
         raise InputError(
             f"the search ended after {seconds:g} s without a way to train {spec.name} in "
-            f"{size_text(l2_bytes)} of L2; there may still be one",
+            f"{size_text(l2_bytes)} of L2; a longer search may find one",
             where="--time-limit",
             cure=f"use --time-limit {max(60.0, 4 * seconds):g}, or more L2; `{ladder_command}` lists the "
             "L2 needed for every choice of trained parameters",

@@ -348,7 +348,7 @@ def first_step(fitting: Fitting, l2_bytes: int, ladder_command: str, ends: float
         if time.perf_counter() >= ends:
             return InputError(
                 f"the search reached its time limit before it found parameters of {name} that can be trained "
-                f"in {size_text(l2_bytes)} of L2; there may still be some",
+                f"in {size_text(l2_bytes)} of L2; a longer search may find some",
                 where="--time-limit",
                 cure=f"use a longer --time-limit, or --l2 {-(-least_bytes // 1024)}KiB for {least.form}; "
                 f"{every}",
@@ -367,9 +367,9 @@ def first_step(fitting: Fitting, l2_bytes: int, ladder_command: str, ends: float
         )
         for size_bytes, rung in fits
     )
-    cure = f"--l2 {-(-required_bytes // 1024)}KiB, or choose trained parameters that fit"
+    cure = f"use --l2 {-(-required_bytes // 1024)}KiB, or choose trained parameters that fit"
     if not fitting.timing.l3.size_bytes:
-        cure += "; without L3 nothing can be paged: --l3 8MiB"
+        cure += "; or add an L3 to page to: --l3 8MiB"
     cure += f"; {every}"
     return DoesNotFitError("l2", required_bytes, l2_bytes, where=f"training {name}", levers=levers, cure=cure)
 

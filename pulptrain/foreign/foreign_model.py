@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ONNX = ".onnx"
 """Ending of ONNX files."""
 
-TRAINING_GRAPHS = "use run, what-if or deploy; other commands derive the training from a network"
+TRAINING_GRAPHS = "use run, what-if or deploy, or a network without a backward pass"
 """Who takes a graph that has a backward pass of its own."""
 
 INTEGERS = "int:"
@@ -115,7 +115,7 @@ def open_foreign(model: str, settings: Settings) -> ForeignModel:
     if model.endswith(".py"):
         names = torch_module.modules_in(Path(model))
         wanted = f"{model}:{names[-1] if names else 'Net'}"
-        raise InputError("the name of the model in this file is missing", where=model, cure=f"use {wanted}")
+        raise InputError("the name of the class or function is missing", where=model, cure=f"use {wanted}")
     if settings.inputs is None:
         raise InputError(
             "the shape of the model's input is missing",
@@ -176,7 +176,7 @@ def _told(spec: ModelSpec, settings: Settings) -> ModelSpec:
             raise InputError(
                 f"{spec.name} has several losses, which --loss cannot set",
                 where="--loss",
-                cure="convert it to NAME.yaml and set 'losses:' there",
+                cure="convert the model to NAME.yaml, and set 'losses:' in that file",
             )
         spec = replace(spec, loss=parse_loss(settings.loss))
     if settings.optimizer is not None:
@@ -203,7 +203,7 @@ def _open_graph(model: str, settings: Settings) -> ForeignModel:
     graph = load_onnx(model, batch=batch, input_shapes=shapes)
     if is_training_graph(graph):
         raise InputError(
-            "this command takes only networks without a backward pass, not training graphs",
+            "the model is a training graph, but the command takes only networks without a backward pass",
             where=model,
             cure=TRAINING_GRAPHS,
         )

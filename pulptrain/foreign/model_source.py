@@ -63,7 +63,7 @@ class ModelSource(Struct, frozen=True):
         """
         if self.training is not None:
             raise InputError(
-                "this command takes only networks without a backward pass, not training graphs",
+                "the model is a training graph, but the command takes only networks without a backward pass",
                 where=self.words,
                 cure=TRAINING_GRAPHS,
             )

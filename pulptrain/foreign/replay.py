@@ -141,7 +141,7 @@ def find_cases(folders: Sequence[str]) -> tuple[list[ReplayCase], list[str]]:
                 notes += passed
     if not cases:
         raise InputError(
-            f"these folders hold no ONNX test case: {', '.join(folders)}",
+            f"no ONNX test case in {', '.join(folders)}",
             where="replay",
             cure="use folders with inputs.npz, outputs.npz and an .onnx file",
         )

@@ -25,9 +25,8 @@ def channels_last(layer: str, shape: Sequence[int]) -> str | None:
     if rows != columns or rows <= channels:
         return None
     return (
-        f"an input [{rows}, {columns}, {channels}] is {rows} channels of {columns} by {channels}: channels "
-        f"come first (also with layout HWC); write an image of {channels} as [{channels}, {rows}, "
-        f"{columns}]"
+        f"write an image of {channels} channels as [{channels}, {rows}, {columns}], channels first (with "
+        f"layout HWC, too): [{rows}, {columns}, {channels}] has {rows} channels of {columns} by {channels}"
     )
 
 

@@ -63,29 +63,34 @@ def replaced(
     """
     result = dict(values)
     for name, array in with_codes(graph.tensors, given).items():
-        check_known(name, values, f"no tensor '{name}'", WHERE)
+        check_known(name, values, f"unknown tensor '{name}'", WHERE)
         tensor = graph.tensors[name]
         if array.shape != tensor.shape:
             raise InputError(
                 f"'{name}' has shape {array.shape}, but must have shape {tensor.shape}",
                 where=WHERE,
-                cure="put the batch first",
+                cure=f"use shape {tensor.shape}, batch first",
             )
         only = graph.draws[name].only if name in graph.draws else ()
         if only and not np.isin(array, only).all():
             allowed = " and ".join(f"{value:g}" for value in only)
-            raise InputError(f"'{name}' must hold only the numbers {allowed}", where=WHERE)
+            raise InputError(f"'{name}' must hold {allowed}", where=WHERE, cure=f"use only {allowed}")
         if tensor.dtype.is_float:
             if not np.issubdtype(array.dtype, np.number) or np.iscomplexobj(array):
-                raise InputError(f"'{name}' has dtype {array.dtype}, but must hold numbers", where=WHERE)
+                raise InputError(f"'{name}' has dtype {array.dtype}", where=WHERE, cure="use real numbers")
             with np.errstate(over="ignore"):
                 result[name] = rounded(array.astype(np.float32), tensor.dtype)
             if np.isfinite(array).all() and not np.isfinite(widened(result[name])).all():
-                raise InputError(f"'{name}' holds numbers outside the range of {tensor.dtype}", where=WHERE)
+                what = f"'{name}' holds numbers outside the range of {tensor.dtype}"
+                raise InputError(what, where=WHERE, cure="use smaller numbers, or another --dtype")
         elif not only and (
             not np.issubdtype(array.dtype, np.integer) or (array.astype(tensor.dtype) != array).any()
         ):
-            raise InputError(f"'{name}' must hold integers in the range of {tensor.dtype}", where=WHERE)
+            what, cure = (
+                f"'{name}' holds other numbers than {tensor.dtype}",
+                f"use integers in the range of {tensor.dtype}",
+            )
+            raise InputError(what, where=WHERE, cure=cure)
         else:
             result[name] = array.astype(tensor.dtype)
     return result

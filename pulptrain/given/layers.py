@@ -77,7 +77,7 @@ class Part:
             raise InputError(
                 f"{type(self).__name__}: {error}",
                 where=self.where,
-                cure=f"{type(self).__name__}{parameters}",
+                cure=f"use {type(self).__name__}{parameters}",
             ) from None
         self.options = {key: _plain(value) for key, value in given.items()}
         self._check(self.where)

@@ -78,7 +78,7 @@ def read_values(path: str, where: str = WHERE) -> dict[str, Array]:
                 raise InputError(
                     f"the archive '{path}' holds no array",
                     where=where,
-                    cure="write it with numpy.savez(FILE, x=...)",
+                    cure="write arrays with numpy.savez(FILE, x=...)",
                 )
             return dict(_array(archive, member, path) for member in members)
     except _UNREADABLE as error:
@@ -104,11 +104,12 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: str) -> tupl
         version = np.lib.format.read_magic(stream)
         read_header = _HEADERS.get(version)
         if read_header is None:
-            raise InputError(f"the array has the unknown .npy version {version}", where=where)
+            what = f"the array has the unknown .npy version {version}"
+            raise InputError(what, where=where, cure="write the file with numpy.savez")
         shape, _, dtype = read_header(stream)
         data_bytes = prod(shape) * dtype.itemsize
         if dtype.hasobject:
-            raise InputError("the array holds Python objects, not numbers", where=where)
+            raise InputError("the array holds Python objects", where=where, cure="store numbers")
         if min(shape, default=0) < 0 or data_bytes > member.file_size:
             raise InputError(
                 f"an array declares shape {shape} of {dtype} ({data_bytes} B), but the file holds "

@@ -63,7 +63,7 @@ class Option(Struct, frozen=True):
         if value == "" and _PATH.search(self.metavar):
             words = f"{self.flag} {self.metavar}".strip()
             sentence = _SENTENCE_END.split(self.help)[0]
-            cure = f"{words}: {sentence}"
+            cure = f"write {words}: {sentence}"
             raise InputError(
                 "the value is empty, but must be a name", where=self.flag or self.metavar, cure=cure
             )
@@ -86,9 +86,9 @@ class SourceOptions(TypedDict, total=False):
         Option(
             "--input",
             "[int:]N,...",
-            "Input shape of a PyTorch module or an ONNX file, batch first, e.g. 1,3,32,32. Write "
-            "int: before the shape of integer inputs (token ids), e.g. int:1,16. Several inputs by "
-            "name: 'left=8,40 right=8,40'.",
+            "Input shape of a PyTorch module or an ONNX file, batch first, e.g. 1,3,32,32. Write int: before "
+            "the shape of integer inputs (token ids), e.g. int:1,16. For several inputs write NAME=SHAPE for "
+            "each: 'left=8,40 right=8,40'.",
             MODEL,
             swept=False,
         ),
@@ -98,8 +98,8 @@ class SourceOptions(TypedDict, total=False):
         Option(
             "--loss",
             "'NAME [KEY=VALUE ...]'",
-            "Loss function, for a PyTorch module or an ONNX file, e.g. mse (default: cross_entropy "
-            "for outputs [batch, 2 or more classes], else mse).",
+            "Loss of a PyTorch module or an ONNX file, e.g. mse; `pulptrain list primitives` lists all "
+            "(default: cross_entropy for outputs [batch, 2 or more classes], else mse).",
             MODEL,
             swept=False,
         ),
@@ -109,7 +109,8 @@ class SourceOptions(TypedDict, total=False):
         Option(
             "--optimizer",
             "'NAME KEY=VALUE ...'",
-            "Optimizer, for a PyTorch module or an ONNX file, e.g. 'adam lr=0.001' (default: 'sgd lr=0.01').",
+            "Optimizer of a PyTorch module or an ONNX file, e.g. 'adam lr=0.001'; `pulptrain list "
+            "primitives` lists all (default: 'sgd lr=0.01').",
             MODEL,
             swept=False,
         ),
@@ -129,9 +130,9 @@ class SourceOptions(TypedDict, total=False):
         Option(
             "--values",
             "FILE.npz",
-            "NumPy file (.npz) with weights, states, input or label by tensor name, e.g. one that "
-            "--save-values wrote; missing tensors are random. Every iteration uses the same input and label. "
-            "Cycles do not depend on values.",
+            "NumPy file (.npz) with an array per tensor name: weights, optimizer states, input or label, "
+            "e.g. a file that --save-values wrote. Tensors without an array are random. Every iteration "
+            "uses the same input and label. Cycles do not depend on values.",
             MODEL,
             swept=False,
         ),
@@ -150,7 +151,7 @@ class NetworkOptions(SourceOptions, total=False):
         Option(
             "--train",
             "LAYER,LAYER|last|all",
-            "Layers to train, by name, e.g. conv2,fc; last: the last with weights; all: every layer "
+            "Layers to train, by name, e.g. conv2,fc; last: the last layer with weights; all: every layer "
             "(default: as in the model).",
             MODEL,
         ),
@@ -160,19 +161,25 @@ class NetworkOptions(SourceOptions, total=False):
         Option(
             "--dtype",
             "fp32|fp16|bf16|...",
-            "Number format of all layers whose format the model does not set, e.g. fp16 (docs/dtypes.md).",
+            "Number format of all layers whose format the model file does not set, e.g. fp16; docs/dtypes.md "
+            "lists all (default: as in the model).",
             MODEL,
             completes="dtypes",
             path="model.dtype",
         ),
     ]
-    batch: Annotated[int | None, Option("--batch", "N", "Samples per mini-batch.", MODEL, path="model.batch")]
+    batch: Annotated[
+        int | None,
+        Option(
+            "--batch", "N", "Samples per mini-batch (default: as in the model).", MODEL, path="model.batch"
+        ),
+    ]
     accumulate: Annotated[
         int | None,
         Option(
             "--accumulate",
             "N",
-            "Mini-batches whose gradients are summed before a weight update.",
+            "Mini-batches whose gradients are summed before a weight update (default: as in the model).",
             MODEL,
             path="model.optimizer.accumulate",
         ),
@@ -182,7 +189,8 @@ class NetworkOptions(SourceOptions, total=False):
         Option(
             "--lr-schedule",
             "'NAME [KEY=VALUE ...]'",
-            "Learning-rate schedule, e.g. 'cosine steps=100' (docs/model-file.md).",
+            "Change of the learning rate from iteration to iteration, e.g. 'cosine steps=100'; "
+            "docs/model-file.md lists all (default: as in the model).",
             MODEL,
             swept=False,
         ),
@@ -192,7 +200,7 @@ class NetworkOptions(SourceOptions, total=False):
         Option(
             "--separate-update",
             "",
-            "Run the weight update as a separate program, after the mini-batches.",
+            "Run two programs: forward and backward pass, then the weight update (default: one program).",
             MODEL,
             default=False,
             swept=False,
@@ -223,7 +231,7 @@ class ChipOptions(TypedDict, total=False):
         Option(
             "--timing",
             "rtl|gvsoc",
-            "Timing to reproduce: that of the hardware (rtl), or of the GVSoC simulator.",
+            "Timing to reproduce: that of the hardware (rtl), or of the GVSoC simulator (gvsoc).",
             MACHINE,
             default="rtl",
             completes="timings",
@@ -234,28 +242,52 @@ class ChipOptions(TypedDict, total=False):
         Option(
             "--codegen",
             "NAME",
-            "Compiler whose kernel code is simulated, e.g. clang-xpulp (default: that of the SoC file).",
+            "Compiler whose kernel code is simulated, e.g. clang-xpulp; `pulptrain list kernels` lists all "
+            "(default: that of the SoC file).",
             MACHINE,
             default="",
             completes="codegens",
         ),
     ]
     cores: Annotated[
-        int | None, Option("--cores", "N", "Number of cores in the cluster, 1 to 16.", MACHINE, path="cores")
+        int | None,
+        Option(
+            "--cores",
+            "N",
+            "Number of cores in the cluster, 1 to 16 (default: that of the SoC).",
+            MACHINE,
+            path="cores",
+        ),
     ]
-    l1: Annotated[Size | None, Option("--l1", "SIZE", "L1 size, e.g. 64KiB.", MACHINE, path="l1.size_bytes")]
+    l1: Annotated[
+        Size | None,
+        Option(
+            "--l1", "SIZE", "L1 size, e.g. 64KiB (default: that of the SoC).", MACHINE, path="l1.size_bytes"
+        ),
+    ]
     l2: Annotated[
-        Size | None, Option("--l2", "SIZE", "L2 size, e.g. 1536KiB.", MACHINE, path="l2.size_bytes")
+        Size | None,
+        Option(
+            "--l2", "SIZE", "L2 size, e.g. 1536KiB (default: that of the SoC).", MACHINE, path="l2.size_bytes"
+        ),
     ]
     l3: Annotated[
-        Size | None, Option("--l3", "SIZE", "L3 size, e.g. 8MiB; 0 for none.", MACHINE, path="l3.size_bytes")
+        Size | None,
+        Option(
+            "--l3",
+            "SIZE",
+            "L3 size, e.g. 8MiB; 0: no L3 (default: that of the SoC).",
+            MACHINE,
+            path="l3.size_bytes",
+        ),
     ]
     freq: Annotated[
         str | int | None,
         Option(
             "--freq",
             "HZ",
-            "Cluster clock, e.g. 240MHz; the clocks of interconnect and L2 scale with it.",
+            "Cluster clock, e.g. 240MHz; the clocks of interconnect and L2 scale along (default: that of "
+            "the SoC).",
             MACHINE,
             path="freq",
         ),
@@ -265,8 +297,8 @@ class ChipOptions(TypedDict, total=False):
         Option(
             "--fpus",
             "private|N-static|N-dynamic",
-            "Floating-point units: one per core (private), or N shared ones, assigned by core number "
-            "(4-static) or each cycle (4-dynamic).",
+            "Floating-point units: one per core (private), or N shared ones, assigned by core number (e.g. "
+            "4-static) or each cycle (e.g. 4-dynamic). Default: those of the SoC.",
             MACHINE,
             path="fpu",
         ),
@@ -276,7 +308,8 @@ class ChipOptions(TypedDict, total=False):
         Option(
             "--bank-conflicts",
             "on|off",
-            "on: an L1 bank serves one access per cycle, others wait; off: no L1 contention.",
+            "on: an L1 bank serves one access per cycle, others wait; off: no L1 contention (default: that "
+            "of the SoC).",
             MACHINE,
             path="l1.bank_conflicts",
         ),
@@ -286,8 +319,9 @@ class ChipOptions(TypedDict, total=False):
         Option(
             "--form",
             "readable|tables",
-            "Form of the program: each op a C function (readable), or tables in L1 that a small loop walks, "
-            "which instruction caches need not hold (default: that of the SoC file).",
+            "Form of the program: readable: one C function per op; tables: the ops as tables in L1, "
+            "executed by one small loop, so that the code fits a small instruction cache (default: that of "
+            "the SoC).",
             MACHINE,
             path="form",
         ),
@@ -297,8 +331,8 @@ class ChipOptions(TypedDict, total=False):
         Option(
             "--set",
             "PATH=VALUE",
-            "Change one hardware parameter of the SoC, e.g. dma.burst_bytes=64 (`pulptrain show SOC` "
-            "lists them).",
+            "Change one hardware parameter of the SoC, e.g. dma.burst_bytes=64; `pulptrain show SOC` lists "
+            "all.",
             MACHINE,
             many=True,
             swept=False,
@@ -314,7 +348,7 @@ class MachineOptions(ChipOptions, total=False):
         Option(
             "--soc",
             "NAME|FILE",
-            "Chip: a preset by name (`pulptrain list socs`), or a YAML file.",
+            "Chip: the name of a preset (`pulptrain list socs`), or a YAML file.",
             MACHINE,
             default="pulp-open",
             completes="soc",
@@ -347,8 +381,8 @@ class EnergyOptions(TypedDict, total=False):
         Option(
             "--energy",
             "NAME|FILE",
-            "Energy model, which computes joules from the activity of the chip: a name or a file (default: "
-            "that of the SoC; docs/energy.md).",
+            "Energy model, which computes joules from the activity of the chip: a name, e.g. gap9, or a YAML "
+            "file; docs/energy.md lists all (default: that of the SoC, if it has one).",
             MACHINE,
         ),
     ]
@@ -357,7 +391,8 @@ class EnergyOptions(TypedDict, total=False):
         Option(
             "--vdd",
             "VOLT",
-            "Supply voltage of the cores, e.g. 0.65V (default: the lowest that allows the clock).",
+            "Supply voltage of the cores for --energy, e.g. 0.65V (default: the lowest that allows the "
+            "clock).",
             MACHINE,
         ),
     ]
@@ -388,7 +423,8 @@ class MemoryOptions(TypedDict, total=False):
         Option(
             "--prefetch",
             "on|off",
-            "on: load data of the next op while an op computes; off: load them after it.",
+            "on: load data of the next op while an op computes; off: load the data of an op when the op "
+            "before has ended.",
             SCHEDULE,
             default="on",
         ),
@@ -398,7 +434,8 @@ class MemoryOptions(TypedDict, total=False):
         Option(
             "--placement",
             "first-fit|best-fit|optimal",
-            "Algorithm that assigns addresses in L2 and L3.",
+            "Algorithm that assigns addresses in L2 and L3: first-fit and best-fit are fast, optimal takes "
+            "longer and may need less memory.",
             SCHEDULE,
             default="first-fit",
         ),
@@ -408,8 +445,9 @@ class MemoryOptions(TypedDict, total=False):
         Option(
             "--home",
             "TENSOR=l2|l3|streamed",
-            "Memory that holds a tensor, e.g. fc.weight=l3. l3: copied to L2 before use; streamed: stays in "
-            "L3, moved to L1 tile by tile.",
+            "Memory that holds a tensor, e.g. fc.weight=l3. l2: always in L2; l3: in L3, copied whole to L2 "
+            "before use; streamed: in L3, moved to L1 tile by tile (default: L2, and L3 for what does not "
+            "fit).",
             SCHEDULE,
             many=True,
         ),
@@ -424,8 +462,9 @@ class ResidentOptions(TypedDict, total=False):
         Option(
             "--resident",
             "off|auto|TENSOR[@OP..OP],...",
-            "Tensors that stay in L1 between ops, e.g. fc.weight@fc.FW..fc.IG (from op fc.FW to "
-            "fc.IG); auto: those that save cycles; off: none.",
+            "Tensors that stay in L1 between ops, e.g. fc.weight@fc.FW..fc.IG (from op fc.FW to fc.IG); "
+            "auto: those that save cycles; off: no tensor. Saves transfers of tensors that are used again "
+            "soon.",
             SCHEDULE,
         ),
     ]
@@ -448,8 +487,8 @@ class RunOptions(
         Option(
             "--kernel",
             "OP|STEP=NAME",
-            "Matrix-product kernel of one op or of all ops of a step, e.g. conv1.IG=mm or IG=mm "
-            "(`pulptrain list kernels`).",
+            "Matrix-product kernel of one op or of all ops of a step, e.g. conv1.IG=mm or IG=mm; `pulptrain "
+            "list kernels` lists all.",
             SCHEDULE,
             many=True,
         ),
@@ -502,7 +541,7 @@ class RunOptions(
         Option(
             "--schedule",
             "FILE",
-            "Schedule file written by `pulptrain tune MODEL`.",
+            "Schedule file that `pulptrain tune MODEL` wrote: tiles, kernels and buffers of every op.",
             SCHEDULE,
             completes="file",
         ),
@@ -517,8 +556,8 @@ class LinkedRunOptions(RunOptions, total=False):
         Option(
             "--code-map",
             "FILE",
-            "Simulate the instruction caches with the code addresses of this linker map (GNU ld, lld) of "
-            "the program that `deploy` exported.",
+            "Linker map (GNU ld, lld) of the program that `deploy` exported, so that the instruction caches "
+            "are simulated with its code addresses.",
             MACHINE,
             swept=False,
         ),
@@ -545,7 +584,7 @@ def pair(text: str, option: str, form: str) -> tuple[str, str]:
     """``name=value`` of an option. Raises `InputError`, whose cure is to write it as `form`."""
     name, separator, value = text.partition("=")
     if not separator or not name.strip() or not value.strip():
-        raise InputError(f"cannot read {text!r}", where=option, cure=f"write it as {form}")
+        raise InputError(f"cannot read {text!r}", where=option, cure=f"write e.g. {form}")
     return name.strip(), value.strip()
 
 

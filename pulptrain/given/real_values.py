@@ -91,4 +91,4 @@ def of_python(value: Any) -> Any:
 
 
 def _wrong(key: str, value: Any, wanted: str) -> InputError:
-    return InputError(f"{value!r} is not a valid value of '{key}'", where=key, cure=wanted)
+    return InputError(f"{value!r} is not a value of '{key}'", where=key, cure=wanted)

@@ -163,7 +163,7 @@ def code_start(settings: Settings, *, alone: bool = False) -> str:
         )
     if start == WARM and settings.code_map is not None:
         raise InputError(
-            "--code-map has no effect with --icache warm, which fetches no code",
+            "the option has no effect with --icache warm, which fetches no code",
             where="--code-map",
             cure="use --icache steady",
         )
@@ -246,7 +246,7 @@ def _tile(text: str) -> tuple[str, dict[str, int]]:
         name, separator, size = part.partition(":")
         if not separator or not (size.strip().isascii() and size.strip().isdigit() and len(size) < 19):
             raise InputError(
-                f"cannot read {part!r} in {text!r}", where="--tile", cure="write it as conv2.FW=co:8,ho:3"
+                f"cannot read {part!r} in {text!r}", where="--tile", cure="write e.g. conv2.FW=co:8,ho:3"
             )
         tile[name.strip()] = int(size)
     return op, tile

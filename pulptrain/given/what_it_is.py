@@ -31,17 +31,17 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
 """By kind: what it is, and where it belongs."""
 
 WANTED: Mapping[str, tuple[str, str]] = {
-    MODEL: ("a model", "a name (pulptrain list models), model.yaml, model.onnx or net.py:Net"),
-    RUN: ("a folder of results", "pulptrain run {model} --out DIR, then use DIR here"),
+    MODEL: ("a model", "use a name (`pulptrain list models`), model.yaml, model.onnx or net.py:Net"),
+    RUN: ("a folder of results", "run `pulptrain run {model} --out DIR`, and use DIR"),
     SPEC: (
         "an exploration file",
-        "pulptrain new spec.yaml --kind explore, add 'model: {model}', then pulptrain explore spec.yaml",
+        "run `pulptrain new spec.yaml --kind explore`, add 'model: {model}', and use spec.yaml",
     ),
-    "soc": ("a SoC", "a name (pulptrain list socs) or the path of a SoC file"),
-    "kernel": ("a kernel", "pulptrain list kernels"),
-    "primitive": ("a layer, loss or optimizer", "pulptrain list primitives"),
-    "rows": ("a kind of measured rows", "pulptrain validate mm measured/mm.csv.gz"),
-    "cases": ("a folder that contains cases", "a case has inputs.npz, outputs.npz and an .onnx file"),
+    "soc": ("a SoC", "use a name (`pulptrain list socs`) or the path of a SoC file"),
+    "kernel": ("a kernel", "use a name of `pulptrain list kernels`"),
+    "primitive": ("a layer, loss or optimizer", "use a name of `pulptrain list primitives`"),
+    "rows": ("a kind of measured rows", "use e.g. `pulptrain validate mm measured/mm.csv.gz`"),
+    "cases": ("a folder that contains cases", "use a folder with inputs.npz, outputs.npz and an .onnx file"),
 }
 """What commands take, and how one comes by it."""
 
@@ -82,9 +82,8 @@ def refuse_others(text: str, wanted: str, where: str | None = None) -> None:
     if kind == MODEL and wanted in (RUN, SPEC):
         cures = cures[:1]
     elif kind == RUN and wanted == MODEL:
-        cures[0] = (
-            f"its model, {read_json(Path(text) / SUMMARY_NAME, 'pulptrain run MODEL --out DIR').get('model')}"
-        )
+        summary = read_json(Path(text) / SUMMARY_NAME, "pulptrain run MODEL --out DIR")
+        cures[0] = f"use its model, {summary.get('model')}"
     raise InputError(
         f"{text} is {what}, not {name}", where=where, cure="; or ".join(cure for cure in cures if cure)
     )

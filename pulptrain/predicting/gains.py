@@ -84,10 +84,10 @@ def gains_of(
     """
     more = parse_size(more_l1, where="--more-l1") if more_l1 is not None else None
     if more == 0:
-        raise InputError("--more-l1 must be above 0", where="--more-l1", cure="write e.g. 64KiB")
+        raise InputError("the size is 0, but must be above 0", where="--more-l1", cure="write e.g. 64KiB")
     if more is not None and settings.schedule is not None:
         raise InputError(
-            "--schedule fixes the tiles, so --more-l1 cannot change them",
+            "--schedule sets the tiles, so more L1 cannot change them",
             where="--more-l1 with --schedule",
             cure="remove one of the two options",
         )

@@ -51,7 +51,7 @@ class _Output(io.TextIOWrapper):
         raise OutputLostError(
             f"the output cannot be written: {error.strerror}",
             where="standard output",
-            cure="use an output that is open and has space",
+            cure="write to a file or terminal that is open and has space",
         ) from None
 
 

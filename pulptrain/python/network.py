@@ -255,7 +255,9 @@ def as_model(given: Any, options: Mapping[str, Any], seed: int = 0) -> tuple[Mod
 
 def _of_module(key: str) -> InputError:
     return InputError(
-        f"'{key}' applies to a torch.nn.Module only", where=key, cure="remove it; the network specifies it"
+        f"'{key}' applies to a torch.nn.Module only",
+        where=key,
+        cure=f"remove '{key}': the network already has one",
     )
 
 
@@ -357,7 +359,9 @@ def _input_name(item: object, known: Mapping[int, str], layer: Layer | Loss) -> 
         return item
     if id(item) not in known:
         raise InputError(
-            f"{layer!r} reads {item!r}, which is not an earlier layer of the network", where=layer.where
+            f"{layer!r} reads {item!r}, which is not an earlier layer",
+            where=layer.where,
+            cure=f"put {item!r} before {layer!r} in the network",
         )
     return known[id(item)]
 

@@ -262,7 +262,7 @@ class Result(Summarised):
         from pulptrain.running.pictures import PICTURES, RunPictures, Window
         from traces.pictures.drawing import OWN_PAPER, picture_file
 
-        check_known(what, PICTURES, f"no picture {what!r}", "plot")
+        check_known(what, PICTURES, f"unknown picture {what!r}", "plot")
         target = picture_file(fspath(path), "plot")
         run = RunPictures(self.slices, self.summary, self._blocks, paper=OWN_PAPER.but(**size))
         if isinstance(window, str):

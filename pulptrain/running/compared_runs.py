@@ -36,7 +36,7 @@ def compare_runs(
         )
     if in_l1 and not logs:
         raise InputError(
-            "--in-l1 applies to the comparison with a measured log only",
+            "the option applies to the comparison with a measured log only",
             where="--in-l1",
             cure="run `pulptrain compare RUN LOG --in-l1`",
         )

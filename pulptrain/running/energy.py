@@ -15,7 +15,7 @@ from configs.errors import InputError
 from configs.library import list_names
 from configs.units import parse_si
 from pulptrain.given.settings import Settings
-from traces.csv_file import write_rows
+from traces.csv_file import AGAIN, write_rows
 
 ACTIVITY_NAME = "activity.csv"
 
@@ -37,7 +37,7 @@ def chip_of(settings: Settings, timing: SocTiming) -> Chip:
         raise InputError(
             f"SoC {timing.name} has no energy coefficients, and --energy is missing",
             where="--energy",
-            cure=f"use --energy {' or '.join(list_names('energy'))}, or a file (docs/energy.md)",
+            cure=f"use --energy with one of {', '.join(list_names('energy'))}, or a file (docs/energy.md)",
         )
     model = load_energy(name)
     vdd = parse_si(settings.vdd, "V", where="--vdd") if settings.vdd is not None else None
@@ -115,9 +115,7 @@ def activity_from(summary: Mapping[str, Any], where: str) -> Activity:
         return Activity(by_op, by_core)
     except (KeyError, TypeError, ValueError):
         raise InputError(
-            "the summary of the run lacks the activity that energy is computed from",
-            where=where,
-            cure="run the simulation again",
+            "the summary of the run lacks 'activity', which energy is computed from", where=where, cure=AGAIN
         ) from None
 
 

@@ -48,7 +48,7 @@ def fitted_model(summary: Mapping[str, Any], folder: str, measured: str) -> Ener
         raise InputError(
             "the energy in the summary of the run is incomplete",
             where=folder,
-            cure="run the simulation again",
+            cure="run `pulptrain run MODEL --out DIR` again",
         ) from None
     factor = factor_for(model, activity_from(summary, folder), point, joules)
     run = f"{summary['model']} on {summary['soc']} at {point.hz / 1e6:g} MHz, {point.vdd:g} V"

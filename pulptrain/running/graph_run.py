@@ -120,7 +120,7 @@ def run_training_graph(
     for option, given in (("--dtype", settings.dtype), ("--batch", settings.batch)):
         if given is not None:
             raise InputError(
-                "the training graph already sets this option", where=option, cure="remove the option"
+                "the training graph already sets the option", where=option, cure="remove the option"
             )
     prepared = prepare_phases(imported.phases, settings, HostUse(functional), cache, traced=traced)
     graph = imported.phases.mini_batch

@@ -13,6 +13,7 @@ from typing import Any
 from configs.errors import InputError
 from configs.suggest import closest
 from configs.values import Struct, replace
+from traces.csv_file import AGAIN
 from traces.events import Slice
 from traces.memory_table import MemoryBlock
 from traces.metrics import OpMetrics, measure
@@ -102,7 +103,7 @@ class RunPictures:
                 draw_bars(energy_chart(energy), *paths, **shown)
             except (KeyError, TypeError, ValueError) as error:
                 message = f"'energy' was changed after pulptrain wrote it: {error!r}"
-                raise InputError(message, where="summary.json", cure="run the simulation again") from None
+                raise InputError(message, where="summary.json", cure=AGAIN) from None
         elif what == "roofline":
             draw_roofline(self.summary, self.slices, *paths, op=self._op_shown(), **shown)
         elif what == "bandwidth":
@@ -194,6 +195,6 @@ def window_of(text: str, ops: Sequence[OpMetrics], makespan_cycles: int) -> Wind
     raise InputError(
         f"{text!r} is neither an op nor a range of cycles",
         where="--window",
-        cure=f"{f'{near!r}, or ' if near else ''}START:END with 0 <= START < END <= {makespan_cycles}, "
+        cure=f"use {f'{near!r}, or ' if near else ''}START:END with 0 <= START < END <= {makespan_cycles}, "
         f"or an op: {listed}{more}",
     )

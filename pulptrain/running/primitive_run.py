@@ -150,7 +150,7 @@ def _ops_of(graph: TrainingGraph, step: str) -> list[Op]:
     raise InputError(
         f"{graph.name} has no step {step!r}",
         where="--step",
-        cure=f"use one of {steps}" if steps else "none: the layer is only a view",
+        cure=f"use one of {steps}" if steps else "use another layer: a view runs no code",
     )
 
 

@@ -27,9 +27,7 @@ def open_cache(file: str | None, no_cache: bool) -> Iterator[ResultCache | None]
     """
     named = file is not None and file != os.environ.get(CACHE_VARIABLE)
     if no_cache and named and not os.environ.get(NO_CACHE_VARIABLE):
-        raise InputError(
-            "--cache and --no-cache exclude each other", where="--no-cache", cure="use one of the two"
-        )
+        raise InputError("--cache and --no-cache contradict", where="--no-cache", cure="use one of the two")
     cache = None if no_cache and not named else _opened(file)
     try:
         yield cache

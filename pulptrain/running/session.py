@@ -148,7 +148,7 @@ def parse_train(text: str, layers: Sequence[str]) -> str | tuple[str, ...] | Non
         return None if text.strip() == "all" else text.strip()
     names = tuple(name.strip() for name in text.split(","))
     for name in names:
-        check_known(name, layers, f"no layer {name!r}", "--train")
+        check_known(name, layers, f"unknown layer {name!r}", "--train")
     return names
 
 
@@ -334,7 +334,7 @@ def run_model(
     check_iterations(iterations)
     if values and not functional:
         raise InputError(
-            "--values has no effect, because --no-functional computes no values",
+            "the option has no effect, because --no-functional computes no values",
             where="--values",
             cure="remove --no-functional",
         )

@@ -9,13 +9,12 @@ from typing import Any
 from configs.errors import InputError
 from configs.old_names import OBJECTIVES
 from pulptrain.given.what_it_is import RUN, refuse_others
-from traces.csv_file import LARGEST
+from traces.csv_file import AGAIN, LARGEST
 from traces.files.result_folder import EXPLORATION_FILES, SUMMARY_NAME, read_json
 
 _NEEDED = ("model", "soc", "cycles", "cluster_hz")
 _NUMBERS = ("cycles", "cluster_hz", "trace_cycles")
 _COMMAND = "pulptrain run MODEL --out DIR"
-_AGAIN = f"run `{_COMMAND}` again"
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
@@ -25,7 +24,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
     summary = read_json(path, _COMMAND)
     missing = [key for key in _NEEDED if key not in summary]
     if missing:
-        raise InputError(f"the run folder lacks {', '.join(missing)}", where=str(path), cure=_AGAIN)
+        raise InputError(f"the run folder lacks {', '.join(missing)}", where=str(path), cure=AGAIN)
     for key in _NUMBERS:
         value = summary.get(key, 1)
         if type(value) is not int or not 0 < value <= LARGEST:
@@ -39,7 +38,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def _wrong(key: str, wanted: str, path: Path) -> InputError:
-    return InputError(f"'{key}' in the summary of the run must be {wanted}", where=str(path), cure=_AGAIN)
+    return InputError(f"'{key}' in the summary of the run must be {wanted}", where=str(path), cure=AGAIN)
 
 
 def read_exploration(folder: Path) -> dict[str, Any]:
@@ -55,5 +54,5 @@ def read_exploration(folder: Path) -> dict[str, Any]:
         isinstance(point, dict) and {"number", "values", "on_front", "reason"} <= point.keys()
         for point in points
     ):
-        raise InputError("the entry 'points' is damaged or was edited", where=str(path), cure=again)
+        raise InputError("'points' is not the list that pulptrain wrote", where=str(path), cure=again)
     return exploration

@@ -30,7 +30,7 @@ def run_summary(
     """
     cycles = metrics.makespan_cycles
     if cycles <= 0:
-        raise PulptrainError("the simulated iteration took no cycles", cure="report this as a defect")
+        raise PulptrainError("an iteration took no cycles", cure="report this as a defect, with your command")
     macs = sum(op.macs for op in plan.cuts)
     measured = {op.name: op for op in metrics.ops}
     return {

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from configs.errors import InputError
-from traces.csv_file import rows_of, write_rows
+from traces.csv_file import AGAIN, rows_of, write_rows
 
 if TYPE_CHECKING:
     from traces.pictures.drawing import Paper
@@ -46,7 +46,7 @@ def read_curve(path: Path) -> list[CurvePoint]:
             )
         except ValueError:
             raise InputError(
-                "a value of the training curve is not a number", where=where, cure="run the simulation again"
+                "a value of the training curve is not a number", where=where, cure=AGAIN
             ) from None
     return points
 

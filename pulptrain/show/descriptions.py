@@ -88,16 +88,20 @@ def describe(
     if not described and name.removesuffix("s") in KINDS:
         each = name.removesuffix("s")
         words = (
-            f"name one of {', '.join(names_of(each))}" if each == "stall" else f"see pulptrain list {each}s"
+            f"use one of {', '.join(names_of(each))}"
+            if each == "stall"
+            else f"use a name of `pulptrain list {each}s`"
         )
-        raise InputError(f"'{name}' is a group of names, not one of them", where="show", cure=words)
+        raise InputError(f"'{name}' is a kind of names, not a name", where="show", cure=words)
     if not described:
         names = sorted({word for each in KINDS if kind in (None, each) for word in names_of(each)})
         near = suggestion(name, names).partition(" (known")[0]
         raise InputError(
             f"unknown name {name!r}",
             where="show",
-            cure=near if near.startswith("'") else "see pulptrain list models (or socs, kernels, primitives)",
+            cure=near
+            if near.startswith("use '")
+            else "use a name of `pulptrain list models`, socs, kernels or primitives",
         )
     return described
 

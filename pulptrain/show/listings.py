@@ -53,7 +53,7 @@ def listing_of(kind: str, timing: str = "rtl") -> Listing:
         "kernels": _kernels,
         "primitives": _primitives,
     }
-    check_known(kind, listings, f"nothing called {kind!r} to list", "list")
+    check_known(kind, listings, f"unknown list {kind!r}", "list")
     return listings[kind]()
 
 

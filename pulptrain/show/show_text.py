@@ -18,9 +18,9 @@ def file_of(found: list[Description], name: str) -> str:
     texts = [item["file"] for item in found if item["kind"] in ("model", "soc")]
     if not texts:
         raise InputError(
-            f"applies only to models and SoCs, not to {name!r}",
+            f"{name!r} has no YAML file that --file can print",
             where="--file",
-            cure="use a model or a SoC",
+            cure="remove --file, or use a model or a SoC",
         )
     return str(texts[0])
 

@@ -121,9 +121,7 @@ def _sweep(items: list[Allocation]) -> None:
                 del live[place]
             continue
         if item.last_op < item.first_op:
-            raise OverlapError(
-                f"{item.name} has its last use (op {item.last_op}) before its first (op {item.first_op})"
-            )
+            raise OverlapError(f"{item.name} ends (op {item.last_op}) before it begins (op {item.first_op})")
         place = bisect_left(live, key)
         for _, other in live[max(place - 1, 0) : place + 1]:
             if items[other].address < item.end_address and item.address < items[other].end_address:
@@ -140,5 +138,5 @@ def _overlap(one: Allocation, other: Allocation) -> OverlapError:
     return OverlapError(
         f"buffers {text(other)} and {text(one)} overlap in address and lifetime",
         where=f"memory plan, {one.level}",
-        cure="use another address or lifetime for one of them",
+        cure="use another address or lifetime for one of the two",
     )

@@ -184,7 +184,9 @@ def check_host_memory(
     `size` is that of the program as far as it is known.
     """
     parts = host_memory_parts(graph, timing, use, size)
-    cures = ["use fewer and larger tiles (a larger --l1, --tile)"] if size.actions else ["smaller tensors"]
+    cures = (
+        ["use fewer and larger tiles (a larger --l1, --tile)"] if size.actions else ["use smaller tensors"]
+    )
     if use.numbers:
         without = host_memory_parts(graph, timing, HostUse(traced=use.traced, beside=use.beside), size)
         saved_bytes = sum(parts.values()) - sum(without.values())

@@ -164,12 +164,12 @@ class ResultCache:
             _refuse_foreign_beside(self.path)
         if looks is _Looks.FOREIGN:
             raise InputError(
-                "the file exists already and is not a cache of pulptrain; it was not overwritten",
+                "the file exists already and is not a cache of pulptrain: nothing was overwritten",
                 where=str(self.path),
                 cure=_ANOTHER_FILE,
             )
         if looks is _Looks.DAMAGED:
-            raise _DamagedError("its header is not that of a cache")
+            raise _DamagedError("the header is not that of a cache")
         connection = sqlite3.connect(self.path, timeout=_BUSY_SECONDS, isolation_level=None)
         try:
             connection.execute("PRAGMA trusted_schema = OFF")
@@ -282,14 +282,14 @@ def _begin_or_check(connection: sqlite3.Connection, path: Path) -> None:
         number = connection.execute("PRAGMA user_version").fetchone()[0]
         if number > FORMAT and any(name == f"results_{number}" for name, _ in tables):
             raise InputError(
-                f"the cache has format {number}, but this pulptrain reads only formats up to {FORMAT}",
+                f"the cache has format {number}, but the installed pulptrain reads formats up to {FORMAT}",
                 where=str(path),
                 cure=_ANOTHER_FILE,
             )
         if not tables:
             connection.execute(_SCHEMA)
         elif [sql for _, sql in tables] != [_SCHEMA]:
-            raise _DamagedError("its tables are not those of a cache")
+            raise _DamagedError("the tables are not those of a cache")
         # A cache from before there were numbers gets them; one whose numbers are damaged gets them back.
         if number != FORMAT:
             connection.execute(f"PRAGMA user_version = {FORMAT}")
@@ -312,7 +312,7 @@ def _parsed(
     parse: Callable[[str, str], _T], context: str, item: object, value: object, checksum: object
 ) -> _T:
     if not isinstance(item, str) or not isinstance(value, str):
-        raise _DamagedError("a row holds something other than text")
+        raise _DamagedError("a row does not hold text")
     if _checksum(context, item, value) != checksum:
         raise _DamagedError(f"row {item[:80]!r} does not match its checksum")
     try:

@@ -221,9 +221,9 @@ def _dask(address: str) -> Iterator[Workers]:
         from distributed import Client
     except ImportError:
         raise InputError(
-            "--executor dask:// needs Dask, which is not installed",
+            "the Python package Dask is not installed",
             where="--executor",
-            cure="pip install 'pulptrain[cluster]'",
+            cure="run pip install 'pulptrain[cluster]'",
         ) from None
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     try:
@@ -234,7 +234,7 @@ def _dask(address: str) -> Iterator[Workers]:
         raise InputError(
             f"no Dask scheduler answers at {match[1]}:{match[2]}: {error or type(error).__name__}",
             where="--executor",
-            cure="start one (`dask scheduler`), or remove --executor",
+            cure="start a scheduler (`dask scheduler`), or remove --executor",
         ) from None
     with client:
         yield Workers(client.get_executor(), _dask_workers(client, address))
@@ -249,7 +249,7 @@ def _dask_workers(client: Any, address: str) -> int:
         raise InputError(
             f"the Dask scheduler at {address} has no workers",
             where="--executor",
-            cure="start some (`dask worker`)",
+            cure="start workers (`dask worker`)",
         ) from None
     except ImportError as error:
         raise InputError(

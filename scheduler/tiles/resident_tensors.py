@@ -145,7 +145,7 @@ def residents_of(
                 raise InputError(
                     f"{text} and {other.text} would use the same bytes of L1 at the same time",
                     where="--resident",
-                    cure="remove one of them",
+                    cure="remove one of the two",
                 )
         named[residence] = None
     residences = tuple(named)
@@ -244,9 +244,7 @@ def _residence(
         limits = _op_number(graph, ops[0]), _op_number(graph, ops[-1])
         uses = tuple(use for use in uses if limits[0] <= use <= limits[1])
     if not uses:
-        raise InputError(
-            f"no op uses tensor {text}", where="--resident", cure="name a tensor and ops that use it"
-        )
+        raise InputError(f"no op uses tensor {text}", where="--resident", cure="name ops that use the tensor")
     every = lives[storage].uses
     return Residence(storage, uses[0], uses[-1], text_of(graph, storage, every, uses[0], uses[-1]))
 

@@ -214,7 +214,9 @@ class Tiler:
             self._check_dimension(name)
         if len(set(wanted)) != len(wanted):
             raise InputError(
-                f"the loop order {', '.join(wanted)} names a dimension twice", where=self.op.name
+                f"the loop order {', '.join(wanted)} names a dimension twice",
+                where=self.op.name,
+                cure="name every dimension once",
             )
         return (*wanted, *(name for name in self.dims if name not in wanted))
 
@@ -274,7 +276,9 @@ class Tiler:
             self._check_dimension(name)
             if not 1 <= size <= self.dims[name]:
                 raise InputError(
-                    f"tile size {name}={size} must be between 1 and {self.dims[name]}", where=self.op.name
+                    f"the tile size of {name} is {size}",
+                    where=self.op.name,
+                    cure=f"use 1 to {self.dims[name]}",
                 )
         tiling = self.build(wanted, order)
         if tiling.l1_bytes > available_bytes:

@@ -152,5 +152,6 @@ def _iterations(
     outcomes, _, interrupted = simulate_points([tuned, untuned], workers, cache)
     for outcome in outcomes.values():
         if outcome.why:
-            raise InputError(f"cannot simulate an iteration: {outcome.why}", where=programs[0][0].name)
+            why, cure = f"cannot simulate an iteration: {outcome.why}", "use a larger --l1, or --resident off"
+            raise InputError(why, where=programs[0][0].name, cure=cure)
     return outcomes.get(0), outcomes.get(1), interrupted

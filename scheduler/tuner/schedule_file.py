@@ -106,8 +106,8 @@ def _read(node: Node) -> TunedSchedule:
     number = top["format"].value
     if type(number) is not int or number != FORMAT:
         raise top["format"].error(
-            f"format {top['format'].plain()!r} is unknown; this pulptrain reads format {FORMAT}",
-            "use the pulptrain version that wrote it, or tune again",
+            f"format {top['format'].plain()!r} is unknown; the installed pulptrain reads format {FORMAT}",
+            "use the pulptrain version that wrote the file, or tune again",
         )
     said: dict[str, Any] = {
         "model": validate(Named, top["model"], "'model'"),
@@ -117,14 +117,14 @@ def _read(node: Node) -> TunedSchedule:
         "layout": _layouts(top["layout"]) if "layout" in top else {},
     }
     if not isinstance(said["codegen"], str):
-        raise top["codegen"].error(f"'codegen' is {top['codegen'].kind}", "a name")
+        raise top["codegen"].error(f"'codegen' is {top['codegen'].kind}", "write the name of a codegen")
     problems, choices = Problems(), dict[str, OpChoice]()
     for item in top["choices"].sequence("'choices'"):
         choice = problems.of(_choice, item)
         if choice is not None and choices.setdefault(choice.op, choice) is not choice:
             where = place_of(item, "op")
             message = f"the file lists op {choice.op} twice"
-            problems.note(ConfigError(message, where=where, cure="remove one"))
+            problems.note(ConfigError(message, where=where, cure="remove one of the two"))
     problems.refuse()
     if "resident" in top:
         said["resident"] = validate(ResidentTensors, top["resident"], "'resident'").model_dump()
@@ -156,7 +156,7 @@ def as_tuned(file: TunedSchedule, spec: ModelSpec) -> ModelSpec:
 def _choice(node: Node) -> OpChoice:
     choice = validate(OpChoice, node, "a choice")
     if choice.variant and choice.im2col:
-        raise node.mapping("")["im2col"].error("'im2col' and 'variant' mean the same", "remove it")
+        raise node.mapping("")["im2col"].error("'im2col' and 'variant' mean the same", "remove 'im2col'")
     return choice
 
 
@@ -180,11 +180,11 @@ def options_from(
     soc = file.soc
     if soc.content != soc_content(timing):
         alike = (soc.name, soc.timing) == (timing.name, timing.profile)
-        other = "it with other parameters" if alike else f"{timing.name} ({timing.profile})"
+        other = "other parameters" if alike else f"{timing.name} ({timing.profile})"
         raise ConfigError(
             f"the schedule is for {soc.name} ({soc.timing}), but this run uses {other}",
             where=file.where("soc"),
-            cure="use the SoC options of the tuning run, or tune for this SoC",
+            cure="use the SoC options of the tuning run, or run tune again",
         )
     if file.codegen != base.codegen:
         raise ConfigError(
@@ -212,7 +212,7 @@ def check_resident(file: TunedSchedule, program: str, graph: TrainingGraph) -> N
         if unknown:
             name, names = unknown[0]
             raise ConfigError(
-                f"{text!r} names {name!r}, but {graph.name} has no such tensor or op",
+                f"{graph.name} has no tensor or op {name!r}, which 'resident' names",
                 where=file.where("resident"),
                 cure=suggestion(name, names),
             )
@@ -224,11 +224,13 @@ def check_model(
     """Raise `ConfigError` unless the file is for the model whose graphs these are (as of `options_from`)."""
     name, content = graphs[0].name, content_of(written or graphs[0])
     if (file.model.name, file.model.content) != (name, content):
-        other = name if file.model.name != name else f"{name} with its current batch, layers, dtype ..."
+        other = (
+            repr(name) if file.model.name != name else f"{name!r} with another batch, dtype or other layers"
+        )
         raise ConfigError(
-            f"the schedule is for the model {file.model.name}, but this run has {other}",
+            f"the schedule is for the model {file.model.name!r}, but this run has {name!r}{changed}",
             where=file.where("model"),
-            cure="use the model and options of the tuning run, or tune this model",
+            cure="use the model and options of the tuning run, or run tune again",
         )
     op_names = [op.name for graph in graphs for op in graph.ops]
     for choice in file.choices:

@@ -277,9 +277,9 @@ def _optuna(search: OpSearch) -> Search:
         import optuna
     except ImportError:
         raise InputError(
-            "--strategy optuna needs the Python package optuna, which is not installed",
+            "the Python package optuna is not installed",
             where="--strategy optuna",
-            cure="pip install 'pulptrain[search]'",
+            cure="run pip install 'pulptrain[search]'",
         ) from None
     if not search.candidates:
         return

@@ -290,9 +290,9 @@ def test_the_machine_says_where_its_values_come_from() -> None:
 def test_machines_of_other_kinds_are_not_mixed_up() -> None:
     assert "barvinn" not in list_names("soc")
     assert list_names("soc", "barvinn") == ("barvinn",)
-    with pytest.raises(ConfigError, match="of kind 'barvinn', but this command needs 'pulp'"):
+    with pytest.raises(ConfigError, match="of kind 'barvinn', but the command needs 'pulp'"):
         load_parameters("barvinn")
-    with pytest.raises(ConfigError, match="of kind 'pulp', but this command needs 'barvinn'"):
+    with pytest.raises(ConfigError, match="of kind 'pulp', but the command needs 'barvinn'"):
         load_barvinn("pulp-open")
 
 

@@ -225,7 +225,7 @@ def test_files_of_others_are_not_written_over(tmp_path: Path, capsys: pytest.Cap
     folder.mkdir()
     (folder / "jobs.csv").write_text("mine\n")
     assert run(["barvinn", simple_conv(tmp_path), "--out", str(folder), "--as-published"]) == 2
-    assert "was not written by pulptrain" in capsys.readouterr().err
+    assert "pulptrain did not write that file" in capsys.readouterr().err
     (folder / "jobs.csv").unlink()
     (folder / "00-conv1-weights.txt").write_text("mine\n")
     assert run(["barvinn", simple_conv(tmp_path), "--out", str(folder), "--as-published"]) == 2
@@ -374,7 +374,7 @@ def test_bad_models_are_refused_with_node_and_reason(
         (["--input", "2,64,32,32"], "the file has input sizes [64, 32, 32]"),
         (["--units", "9"], "the machine has 8"),
         (["--units", "0"], "the machine has 8"),
-        (["--soc", "pulp-open"], "kind 'pulp', but this command needs 'barvinn'"),
+        (["--soc", "pulp-open"], "kind 'pulp', but the command needs 'barvinn'"),
         (["--set", "hart.poll_instructions"], "cannot read"),
         (["--set", "hart.pol_instructions=3"], "hart.poll_instructions"),
         (["--seed", "-1"], "the seed is -1, but must be"),

@@ -115,7 +115,7 @@ def test_devices_pipes_sockets_and_folders_are_refused(
 def test_a_file_that_is_not_ours_is_refused_unless_it_is_empty(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("notes")
-    with pytest.raises(InputError, match="was not overwritten"):
+    with pytest.raises(InputError, match="nothing was overwritten"):
         check_file(str(path), "--schedule", nothing)
     path.write_text("")
     assert check_file(str(path), "--schedule", nothing) == path

@@ -99,7 +99,7 @@ def test_layers_know_their_lines(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "line", "message"),
     [
-        ("type: linear", "type: liner", 9, "unknown layer type 'liner'\n  try: 'linear'"),
+        ("type: linear", "type: liner", 9, "unknown layer type 'liner'\n  try: use 'linear'"),
         ("type: relu", "type: ReLU6", 10, "'clip, low: 0, high: 6'"),
         ("out_features: 2", "out_feature: 2", 9, "unknown key 'out_feature' in layer 'fc' (linear)"),
         (", out_features: 2", "", 9, "layer 'fc' (linear) has no 'out_features'"),
@@ -113,9 +113,9 @@ def test_layers_know_their_lines(tmp_path):
         ("name: act", "name: a b", 10, "'name' of layer 'a b' (relu)"),
         ("{name: act, type: relu}", "relu", 10, "layer 2 must be a mapping, not the text 'relu'"),
         ("type: relu", "type: [relu]", 10, "'type' of layer 2 must be a word, not a list"),
-        ("dataset: random", "dataset: digit", 5, "unknown dataset 'digit'\n  try: 'digits'"),
+        ("dataset: random", "dataset: digit", 5, "unknown dataset 'digit'\n  try: use 'digits'"),
         ("dataset: random", "dataset: digits", 4, "inputs of shape [1, 8, 8], but the model has [3]"),
-        ("loss: mse", "loss: msa", 6, "unknown loss 'msa'\n  try: 'mse'"),
+        ("loss: mse", "loss: msa", 6, "unknown loss 'msa'\n  try: use 'mse'"),
         ("name: sgd", "name: adams", 7, "unknown optimizer 'adams'"),
         ("1.0", "-1.0", 7, "greater than 0"),
         ("1.0", ".inf", 7, "finite"),
@@ -126,7 +126,12 @@ def test_layers_know_their_lines(tmp_path):
         ("loss: mse", "loss: mse\nbatch: 0", 7, "'batch' of the model is the value 0"),
         ("type: relu", "type: relu, trainable: 3", 10, "'trainable' of layer 'act' (relu) is the value 3"),
         ("loss: mse\n", "", 1, "the model has no 'loss'"),
-        ("description: d", "descripton: d", 2, "unknown key 'descripton' in the model\n  try: 'description'"),
+        (
+            "description: d",
+            "descripton: d",
+            2,
+            "unknown key 'descripton' in the model\n  try: use 'description'",
+        ),
         ("loss: mse", "loss: mse\nloss: mse", 7, "duplicate key 'loss'"),
         (
             "  - {name: fc, type: linear, out_features: 2}\n  - {name: act, type: relu}\n",
@@ -176,7 +181,7 @@ def test_so_are_types_losses_and_optimizers(tmp_path, old, new, message):
 
 
 def test_unknown_model():
-    with pytest.raises(ConfigError, match=r"unknown model 'digit-cnn'\n  try: 'digits-cnn' \(known: "):
+    with pytest.raises(ConfigError, match=r"unknown model 'digit-cnn'\n  try: use 'digits-cnn' \(known: "):
         load_model("digit-cnn")
 
 

@@ -89,8 +89,8 @@ def test_overrides_convert_by_unit():
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("cluster.l1.size_bytes", "1 KiB", "try: 'l1.size_bytes'"),
-        ("l1.siz_bytes", "1 KiB", "try: 'l1.size_bytes'"),
+        ("cluster.l1.size_bytes", "1 KiB", "try: use 'l1.size_bytes'"),
+        ("l1.siz_bytes", "1 KiB", "try: use 'l1.size_bytes'"),
         ("l1", "1 KiB", "unknown parameter 'l1'"),
         ("qqqqqqq", "1", "a path in one of: cores, core, fpu"),
         ("l1.size_bytes", "-4", "cannot be negative"),
@@ -112,14 +112,14 @@ def test_refused_overrides(path, value, message):
 
 def test_unknown_names():
     with pytest.raises(
-        ConfigError, match=r"unknown SoC 'pulp_open'\n  try: 'pulp-open' \(known: .*pulp-open-private"
+        ConfigError, match=r"unknown SoC 'pulp_open'\n  try: use 'pulp-open' \(known: .*pulp-open-private"
     ):
         load_parameters("pulp_open")
-    with pytest.raises(ConfigError, match="unknown timing profile 'gvsock'\n  try: 'gvsoc'"):
+    with pytest.raises(ConfigError, match="unknown timing profile 'gvsock'\n  try: use 'gvsoc'"):
         load_parameters("pulp-open", "gvsock")
-    with pytest.raises(ConfigError, match="no such file"):
+    with pytest.raises(ConfigError, match="the file does not exist"):
         load_parameters("./pulp-open.yaml")
-    with pytest.raises(ConfigError, match="unknown kind of configuration 'socs'\n  try: 'soc'"):
+    with pytest.raises(ConfigError, match="unknown kind of configuration 'socs'\n  try: use 'soc'"):
         list_names("socs")
     with pytest.raises(ConfigError, match=r"unknown model '\.\.'"):
         open_config("models", "..")

@@ -51,7 +51,7 @@ def test_code_that_computes_nothing_is_no_call() -> None:
 @pytest.mark.parametrize(
     ("team", "dtype", "message"),
     [
-        (TeamWork("mine", ()), "float32", "the kernel mine is not part of pulptrain"),
+        (TeamWork("mine", ()), "float32", "kernel mine has no C source"),
         (MATMUL, "float8_e5m2", "kernel mm has no C source for dtype float8_e5m2"),
     ],
 )

@@ -309,7 +309,7 @@ def test_a_gradient_that_others_read_is_not_overwritten(tmp_path: Path) -> None:
         ),
         (
             [node("InPlaceAccumulatorV2", ["total", f"w_{n}", "reset"], [f"o{n}"]) for n in (1, 2)],
-            "overwrites the gradients from other uses of the weight",
+            "overwrites gradients from other uses of the weight",
         ),
         (
             [

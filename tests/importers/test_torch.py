@@ -376,7 +376,7 @@ REFUSED = {
     "a factor of a scatter": (
         AddedTwice,
         (torch.zeros(2, 4),) if MODULES else (),
-        "multiply the source before",
+        "multiply the source in a separate op before",
     ),
     "a decision on data": (DataDependent, (torch.zeros(1, 4),) if MODULES else (), "cannot capture"),
 }

@@ -214,7 +214,7 @@ MEMORIES: dict[str, Memory] = {
 
 
 REFUSED = {
-    "biases alone": "refused 2: .*computes all gradients together, so weight must be trained",
+    "biases alone": "refused 2: .*computes all gradients together, so 'weight' must be trained",
     "immediate and clipped": "refused 2: .*'immediate' changes weights .* 'clip_norm' needs",
     "a very small L2": "refused 3: .*during loss.LOSS, with all other tensors in L3: L2 .*: 1300 B required",
 }

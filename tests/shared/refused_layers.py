@@ -21,9 +21,9 @@ class Refused:
 
 REFUSED: Mapping[str, tuple[Refused, ...]] = {
     "conv1d": (
-        Refused({"out_channels": 2, "kernel": 3}, ((2, 4, 4),), "conv1d needs a sequence"),
+        Refused({"out_channels": 2, "kernel": 3}, ((2, 4, 4),), "use a sequence"),
         Refused({"out_channels": 2, "kernel": 9}, ((1, 8),), "larger than the padded input"),
-        Refused({"out_channels": 2, "kernel": 3, "padding": [1, 1, 1]}, ((1, 8),), "must be one number or"),
+        Refused({"out_channels": 2, "kernel": 3, "padding": [1, 1, 1]}, ((1, 8),), "one number or"),
         Refused({"out_channels": 2, "kernel": 3, "im2col": "dma"}, ((1, 8),), "im2col"),
     ),
     "conv2d": (
@@ -34,9 +34,9 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
         Refused({"out_channels": 2, "kernel": 3, "stride": 0}, ((1, 8, 8),), "stride is 0, but"),
         Refused({"out_channels": 2, "kernel": 3, "dilation": [1, 0]}, ((1, 8, 8),), "dilation is .*, but"),
         Refused({"out_channels": 2, "kernel": 3, "dilation": 4}, ((1, 8, 8),), "dilated to 9x9 is larger"),
-        Refused({"out_channels": 2, "kernel": 3, "padding": -1}, ((1, 8, 8),), "padding is -1, but"),
-        Refused({"out_channels": 2, "kernel": 3, "padding": [1, 1, 1]}, ((1, 8, 8),), "must be one number"),
-        Refused({"out_channels": 2, "kernel": [3, 3, 3]}, ((1, 8, 8),), "must be one number or"),
+        Refused({"out_channels": 2, "kernel": 3, "padding": -1}, ((1, 8, 8),), "use padding of 0"),
+        Refused({"out_channels": 2, "kernel": 3, "padding": [1, 1, 1]}, ((1, 8, 8),), "one number, "),
+        Refused({"out_channels": 2, "kernel": [3, 3, 3]}, ((1, 8, 8),), "one number or"),
         Refused({"out_channels": 4, "kernel": 3, "groups": 2}, ((3, 8, 8),), "does not divide the 3 input"),
         Refused({"out_channels": 3, "kernel": 3, "groups": 2}, ((4, 8, 8),), "does not divide the 3 output"),
         Refused({"out_channels": 2, "kernel": 3, "im2col": "gpu"}, ((1, 8, 8),), "im2col"),
@@ -60,7 +60,7 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
         Refused(
             {"kernel": 3, "padding": 1, "variant": "as-published"},
             ((2, 8, 8),),
-            "does not support this layer",
+            "does not support the options of the layer",
         ),
         Refused({"kernel": 3, "variant": "fast"}, ((2, 8, 8),), "no variant 'fast'"),
         Refused({"kernel": 3, "out_channels": 4}, ((2, 8, 8),), "unknown key 'out_channels'"),
@@ -115,22 +115,22 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
     ),
     "parameter": (Refused({}, ((3,),), "no 'shape'"), Refused({"shape": [0]}, ((3,),), "shape")),
     "position": (Refused({"features": 3}, ((3,),), "unknown key 'features'"),),
-    "class_token": (Refused({}, ((4,),), "needs a sequence"),),
+    "class_token": (Refused({}, ((4,),), "use a sequence"),),
     "rnn": (
         Refused({"hidden": 0}, ((4, 3),), "hidden"),
-        Refused({"hidden": 4}, ((3,),), "needs a sequence"),
+        Refused({"hidden": 4}, ((3,),), "use a sequence"),
         Refused({"hidden": 4}, ((2, 3), (5,)), "initial state of rnn"),
         Refused({"hidden": 4}, ((2, 3), (4,), (4,)), "1 to 2 inputs"),
     ),
     "gru": (
         Refused({"hidden": 0}, ((4, 3),), "hidden"),
-        Refused({"hidden": 4}, ((3,),), "needs a sequence"),
+        Refused({"hidden": 4}, ((3,),), "use a sequence"),
         Refused({"hidden": 4}, ((2, 3), (5,)), "initial state of gru"),
         Refused({"hidden": 4}, ((2, 3), (4,), (4,)), "1 to 2 inputs"),
     ),
     "lstm": (
         Refused({"hidden": 0}, ((4, 3),), "hidden"),
-        Refused({"hidden": 4}, ((3,),), "needs a sequence"),
+        Refused({"hidden": 4}, ((3,),), "use a sequence"),
         Refused({"hidden": 4}, ((2, 3), (4,), (5,)), "initial state of lstm"),
         Refused({"hidden": 4}, ((2, 3), (4,), (4,), (4,)), "1 to 3 inputs"),
     ),
@@ -148,7 +148,7 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
     "mhsa": (
         Refused({"heads": 4}, ((5, 6),), "6 features cannot be divided among 4 heads"),
         Refused({"heads": 0}, ((5, 6),), "heads"),
-        Refused({"heads": 2}, ((6,),), "needs a sequence"),
+        Refused({"heads": 2}, ((6,),), "use a sequence"),
     ),
     "softmax": (Refused({"exponential": "fast"}, ((3,),), "exponential"),),
     "log_softmax": (Refused({"exponential": "taylor"}, ((3,),), "exponential"),),
@@ -172,7 +172,7 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
     ),
     "flip": (
         Refused({"axes": [1]}, ((7,),), "axis 1 is outside"),
-        Refused({"axes": [0, 0]}, ((7,),), "contain an axis twice"),
+        Refused({"axes": [0, 0]}, ((7,),), "name an axis twice"),
         Refused({"axes": []}, ((7,),), "axes"),
     ),
     "reshape": (
@@ -235,7 +235,7 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
         Refused(
             {"kernel": 2, "stride": [2, 1], "variant": "as-published"},
             ((1, 8, 8),),
-            "does not support this layer",
+            "does not support the options of the layer",
         ),
         Refused({"kernel": 2, "stride": 0}, ((1, 8, 8),), "stride"),
         Refused({"kernel": 2}, ((8,),), "pooling needs an image"),

@@ -176,10 +176,10 @@ def test_what_several_rows_hold_is_counted_once(tmp_path: Path) -> None:
         ('op,cycles\n"conv.FW,5\n', "log.txt:2: the file is not valid CSV"),
         (
             "layer;cycles\nconv;5\n",
-            "log.txt:1: the columns are separated by ';', not by commas\n  try: write layer,cycles",
+            "columns are separated by ';', not by commas\n  try: separate columns by commas: layer,cycles",
         ),
-        ("what,cycles\nconv.FW,5\n", "the file has no column 'op'; its columns are what, cycles"),
-        ("op convolution.FW 5\n", "no op name of the log occurs in m: convolution.FW"),
+        ("what,cycles\nconv.FW,5\n", "the file has no column 'op', only what, cycles"),
+        ("op convolution.FW 5\n", "no op of the log is an op of m: convolution.FW"),
     ],
 )
 def test_a_log_that_cannot_be_used_says_why(text: str, told: str, tmp_path: Path) -> None:

@@ -77,13 +77,11 @@ def test_bad_tables_are_refused_with_their_place(tmp_path: Path) -> None:
     lines = good.splitlines()
     lines[2] = lines[2].replace(",", ",soon,", 1)
     path.write_text("\n".join(lines))
-    with pytest.raises(
-        InputError, match=r"trace\.csv:3: the row and the header have different numbers of fields"
-    ):
+    with pytest.raises(InputError, match=r"trace\.csv:3: the row does not have"):
         read_table(path)
     lines[2] = good.splitlines()[2].replace(",", ",soon", 1)
     path.write_text("\n".join(lines))
-    with pytest.raises(InputError, match=r"trace\.csv:3: '\w+' is not a whole number.*soon"):
+    with pytest.raises(InputError, match=r"trace\.csv:3: '\w+' is 'soon1000', but must be a whole number"):
         read_table(path)
     fake = tmp_path / "x.parquet"
     fake.write_bytes(b"no")

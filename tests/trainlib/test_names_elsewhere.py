@@ -16,7 +16,7 @@ def test_names_of_other_frameworks_lead_to_ours(word: str) -> None:
     with pytest.raises(UnsupportedLayerError) as caught:
         layer_primitive(word)
     ours = NAMES_ELSEWHERE[word.replace("_", "").replace("-", "").lower()]
-    assert str(caught.value.cure).startswith(f"'{ours}' (known: absolute, ")
+    assert str(caught.value.cure).startswith(f"use '{ours}' (known: absolute, ")
 
 
 def test_every_name_leads_to_one_there_is() -> None:

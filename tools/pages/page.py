@@ -77,10 +77,19 @@ class Page:
         return (ROOT / self.path).read_text(encoding="utf-8")
 
 
-def older_than_today(names: Iterable[str], since: str) -> str:
-    """A first line that names rows of other golden metrics than today's, and what has changed since."""
-    rows = ", ".join(dict.fromkeys(names))
-    return f"*Older than {since}: {rows}.*\n\n" if rows else ""
+def older_than_today(changes: Mapping[str, float], why: str = "") -> str:
+    """A first line that names rows computed before today's golden metrics, and what that means.
+
+    `changes` are today's cycles of the default run over those of the row, less 1, by name; `why` may differ.
+    """
+    if not changes:
+        return ""
+    least, most = 100 * min(changes.values()), 100 * max(changes.values())
+    return (
+        f"*Older than today's cycles: {', '.join(changes)}. These rows come from an earlier "
+        f"version of pulptrain{why}; today's default cycles of these models differ by {least:+.1f} to "
+        f"{most:+.1f} %.*\n\n"
+    )
 
 
 def golden(*models: str) -> dict[str, Any]:

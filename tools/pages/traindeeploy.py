@@ -26,7 +26,7 @@ from pulptrain.fitting.fit_model import GAP, Fitting, sized
 from pulptrain.fitting.ways import Way, from_inputs
 from pulptrain.given.settings import Settings
 from pulptrain.running.session import RunOutcome, prepare, run_model, settled
-from tools.pages.page import ROOT, Page, golden, older_than_today, table
+from tools.pages.page import ROOT, Page, golden, table
 from trainlib.training.recompute import AGAIN
 
 PUBLISHED = ROOT / "measured" / "traindeeploy.csv"
@@ -271,7 +271,8 @@ def _peak_kib(row: Mapping[str, str]) -> float:
 
 def _older(kind: str) -> str:
     names = [row["id"] for row, ours in _of_kind(kind) if not is_of_today(ours)]
-    return older_than_today(names, "the golden metrics of today")
+    text = f"*Older than today's cycles: {', '.join(names)}. These rows come from an earlier pulptrain.*"
+    return f"{text}\n\n" if names else ""
 
 
 def _percent(share: float) -> str:

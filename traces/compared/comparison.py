@@ -131,7 +131,7 @@ def compared(summaries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Co
         raise InputError(
             "a comparison needs two runs",
             where="compare",
-            cure="name two run folders: pulptrain compare RUN1 RUN2",
+            cure="use two run folders: pulptrain compare RUN1 RUN2",
         )
     for summary, name in zip(summaries, names, strict=True):
         check_causes(summary, name)
@@ -139,7 +139,7 @@ def compared(summaries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Co
             raise InputError(
                 f"the run has model {summary['model']}, but run {names[0]} has {summaries[0]['model']}",
                 where=name,
-                cure="compare runs of one model",
+                cure="use runs of one model",
             )
     by_run = [{op_name(op): op for op in summary["ops"]} for summary in summaries]
     ops = [

@@ -104,7 +104,7 @@ def read_log(path: Path) -> tuple[Measured, ...]:
         content = path.read_bytes()
     except (OSError, ValueError) as error:
         what = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"cannot read {path}: {what}", cure="name a file of measured cycles") from None
+        raise InputError(f"cannot read {path}: {what}", cure="use a file of measured cycles") from None
     if b"\0" in content:
         raise InputError("the file is not a text file", where=str(path), cure=_CURE)
     # Noise of a serial line is no error, nor are colours.
@@ -152,7 +152,7 @@ def _columns(path: Path, lines: Sequence[str]) -> list[str]:
             raise InputError(
                 f"the columns are separated by {other!r}, not by commas",
                 where=f"{path}:{number}",
-                cure=f"write {','.join(cells)}",
+                cure=f"separate columns by commas: {','.join(cells)}",
             )
     return heads if "cycles" in heads else []
 
@@ -161,7 +161,7 @@ def _of_table(path: Path, lines: Sequence[str], columns: Sequence[str]) -> Itera
     named = [name for name in ("op", "name", "layer") if name in columns][:1]
     if not named:
         raise InputError(
-            f"the file has no column 'op'; its columns are {', '.join(columns)}", where=str(path), cure=_CURE
+            f"the file has no column 'op', only {', '.join(columns)}", where=str(path), cure=_CURE
         )
     if named == ["layer"] and "step" in columns:
         named.append("step")

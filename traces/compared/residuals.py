@@ -263,10 +263,10 @@ def residuals(
             rows.append((held, item))
     if not rows:
         raise InputError(
-            f"no op name of the log occurs in {summary['model']}: "
+            f"no op of the log is an op of {summary['model']}: "
             f"{', '.join(item.name for item in unmatched[:3])}",
             where=log,
-            cure=f"use op names of this run: {suggestion(unmatched[0].name, known_names(summary))}",
+            cure=suggestion(unmatched[0].name, known_names(summary)),
         )
     taken: set[int] = set()
     counted = set()

@@ -68,7 +68,7 @@ def write_perfetto(
     cannot be written.
     """
     if clock_hz <= 0:
-        raise InputError(f"the cluster clock must be positive, not {clock_hz} Hz", where="clock.cluster_hz")
+        raise InputError(f"the clock is {clock_hz} Hz: use more than 0 Hz", where="clock.cluster_hz")
     ordered = sorted_slices(slices)
     check_overlap(ordered)
     with replacing(path) as temporary, temporary.open("wb") as file:

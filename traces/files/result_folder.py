@@ -89,7 +89,7 @@ def check_format(content: Mapping[str, Any], path: Path) -> None:
     number = content.get("format", 0)
     if type(number) is not int or not 0 <= number <= FORMAT:
         raise InputError(
-            f"the file has the unknown format {number!r}; this pulptrain reads up to {FORMAT}",
+            f"the file has the unknown format {number!r}; the installed pulptrain reads up to {FORMAT}",
             where=str(path),
             cure="use a newer pulptrain, or run `pulptrain run MODEL --out DIR` again",
         )

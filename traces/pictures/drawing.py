@@ -363,7 +363,9 @@ def picture_file(name: str, where: str) -> Path:
     if Path(name).suffix.lower()[1:] not in ENDINGS:
         endings = ", ".join(f".{ending}" for ending in ENDINGS)
         raise InputError(
-            f"the picture format of {name!r} is unknown", where=where, cure=f"name the file {endings}"
+            f"the picture format of {name!r} is unknown",
+            where=where,
+            cure=f"use a name that ends in {endings}",
         )
     return check_file(name, where, is_our_picture)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from configs.errors import InputError
+from traces.csv_file import AGAIN
 from traces.memory_table import MemoryBlock
 from traces.metrics import OpMetrics
 from traces.pictures.drawing import (
@@ -171,7 +172,7 @@ def _peaks(blocks: Sequence[MemoryBlock]) -> dict[str, int]:
         if any(block.level == level for block in blocks)
     }
     if not peaks:
-        raise InputError("the run has no memory map", cure="run the simulation again")
+        raise InputError("the run has no memory map", cure=AGAIN)
     return peaks
 
 

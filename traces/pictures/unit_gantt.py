@@ -46,7 +46,7 @@ def draw_unit_gantt(
     Equal input gives equal bytes. Raises InputError if there is no cycle to draw or a file cannot be written.
     """
     if makespan_cycles < 1:
-        raise InputError("the selected range of cycles is empty")
+        raise InputError("the run took no cycles, so there is nothing to draw", cure="draw another run")
     bars_of = unit_rows(slices)
     time = TimeAxis.beside(bars_of, (0, makespan_cycles), clock_hz, paper or Paper())
     rows = {label: to_columns(bars, 0, makespan_cycles, time.columns) for label, bars in bars_of.items()}

@@ -24,7 +24,7 @@ def trained_roles(spec: LayerSpec, parameters: Mapping[str, bool], where: str) -
     for name in spec.trainable:
         if name not in roles:
             raise ConfigError(
-                f"this layer has no parameter '{name}', which 'trainable' names",
+                f"'trainable' names '{name}', which is not a parameter of the layer",
                 where=where,
                 cure=suggestion(name, roles) if roles else "write trainable: true or false",
             )

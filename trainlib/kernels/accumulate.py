@@ -32,7 +32,7 @@ def accumulating(nest: Nest, where: str) -> Nest:
     body = rewriter.block(nest.body)
     if not rewriter.loads and any(access.array == RESULT for access in nest.accesses):
         raise ConfigError(
-            "the kernel cannot add to C: it has no loop over k that sums products, followed by a store to C",
+            "the kernel cannot add to C: no loop over k that sums products is followed by a store to C",
             where=where,
             cure="remove --add-to-c, or use another kernel",
         )

@@ -80,7 +80,7 @@ def _instruction(mnemonic: str, operands: str, note: str, where: str) -> str:
             cure="use RV32IMF, Xpulp loads, stores and loops, or 16-bit floating point",
         )
     if note:
-        raise ConfigError(f"instruction '{mnemonic}' takes no annotation", where=where)
+        raise ConfigError(f"'{mnemonic}' takes no annotation", where=where, cure=f"remove '#@ {note}'")
     if code in "JH":
         return code + _named([], registers)
     sources = registers if mnemonic in _ACCUMULATES else registers[1:]
@@ -92,7 +92,7 @@ def _direction(note: str, where: str) -> str:
         return ""
     match = re.fullmatch(r"taken\s+(?:(\(.*\))|([\d.]+))", note)
     if match is None:
-        raise ConfigError(f"invalid annotation '#@ {note}'", where=where, cure="write taken (CONDITION)")
+        raise ConfigError(f"invalid annotation '#@ {note}'", where=where, cure="write #@ taken (CONDITION)")
     return f"?{match[1]}" if match[1] else f"%{match[2]}"
 
 

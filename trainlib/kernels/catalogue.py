@@ -98,8 +98,9 @@ def matmul_work(
     nest = _matmul(library, codegen, library.named(codegen, kernel, size), accumulate)
     if nest.trans_b not in (None, trans_b):
         raise InputError(
-            f"kernel '{nest.name}' needs matrix B {('' if nest.trans_b else 'not ')}transposed",
+            f"kernel '{nest.name}' {'needs B' if nest.trans_b else 'cannot have B'} transposed",
             where="kernel",
+            cure=f"{'add' if nest.trans_b else 'remove'} --trans-b",
         )
     arrays = {
         "A": Array(a_address, (k, 1), size),
@@ -187,7 +188,9 @@ def loop_work(
     kernel = library.kernel(codegen, name)
     if not is_free_loop(kernel.header):
         raise InputError(
-            f"kernel '{name}' uses several indices for an array", where="kernel", cure="use one flat index"
+            f"kernel '{name}' uses several indices for an array",
+            where="kernel",
+            cure="write one flat index per array in the kernel file",
         )
     names = {**sizes, "cores": cores}
     try:
@@ -271,4 +274,4 @@ def positive(where: str, **sizes: int) -> None:
     """Raise InputError for a size that is no positive integer."""
     for name, value in sizes.items():
         if type(value) is not int or value < 1:
-            raise InputError(f"{name} is {value!r}, but must be a positive integer", where=where)
+            raise InputError(f"{name} is {value!r}, not 1 or more", where=where, cure="use 1, 2, 3 ...")

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from arch.spec.isa import CodeLayout, CoreForm, CoreWork, Instruction, Loop, Node, Skeleton, Stream
 from configs.errors import ConfigError, InputError
 from configs.values import Struct, replace
-from trainlib.kernels.expressions import Evaluator, Names, Sum, evaluator
+from trainlib.kernels.expressions import ALLOWED, Evaluator, Names, Sum, evaluator
 from trainlib.kernels.kernel_file import suggestion
 from trainlib.kernels.nodes import Access, Choice, Code, Nest, NestNode
 
@@ -254,12 +254,10 @@ class Expander:
 
     def _failure(self, error: Exception, names: Names) -> ConfigError:
         if not isinstance(error, KeyError):
-            return ConfigError(f"cannot evaluate an expression of the kernel: {error}", where=self.where)
+            return ConfigError(f"cannot evaluate an expression: {error}", where=self.where, cure=ALLOWED)
         unknown = str(error.args[0])
         return ConfigError(
-            f"the kernel file uses the unknown name {error}",
-            where=self.where,
-            cure=suggestion(unknown, names),
+            f"unknown name {error} in the kernel file", where=self.where, cure=suggestion(unknown, names)
         )
 
     def _text(self, structure: tuple[int, ...], widths_bytes: tuple[int, ...], code_bytes: int) -> _Body:
@@ -346,15 +344,15 @@ class Expander:
         if array is None or len(array.strides) != len(access.base):
             declared = ", ".join(f"{name}({len(item.strides)})" for name, item in arrays.items())
             raise ConfigError(
-                f"array {access.array} with {len(access.base)} indices is not declared",
+                f"'arrays' has no array {access.array} with {len(access.base)} indices",
                 where=self.where,
-                cure=f"use a declared array (number of indices): {declared}",
+                cure=f"use an array of 'arrays', with its number of indices: {declared}",
             )
 
     def _check_distance(self, size_bytes: int) -> None:
         if abs(size_bytes) > FARTHEST_BYTES:
             raise ConfigError(
-                f"an array access is more than {FARTHEST_BYTES} bytes from the start",
+                f"an array access is more than {FARTHEST_BYTES} B away from the first element",
                 where=self.where,
                 cure="use smaller indices",
             )

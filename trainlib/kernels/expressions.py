@@ -39,7 +39,7 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {"min": min, "max": max, "ceildiv": 
 LONGEST = 400
 """Characters of an expression: few enough that it can be read and evaluated without end of stack."""
 
-_ALLOWED = "use only integers, names, + - * // %, comparisons, and/or/not, min, max, ceildiv"
+ALLOWED = "use only integers, names, + - * // %, comparisons, and/or/not, min, max, ceildiv"
 
 
 class Expression(Struct, frozen=True):
@@ -167,7 +167,7 @@ def _linear(text: str, variables: frozenset[str]) -> Linear:
                 if varying := _names(node) & variables:
                     raise ConfigError(
                         f"'{text}' is not linear in the loop variable '{min(varying)}'",
-                        cure="write it as a sum of constant multiples of loop variables",
+                        cure="write a sum of constant multiples of loop variables",
                     )
                 return multiply(factor, Sum(0, ((ast.unparse(node), 1, _compile(node, text)),)))
 
@@ -181,11 +181,11 @@ def _names(node: ast.expr) -> frozenset[str]:
 
 def _tree(text: str) -> ast.expr:
     if len(text) > LONGEST:
-        raise ConfigError(f"an expression has {len(text)} characters, but the limit is {LONGEST}")
+        raise ConfigError(f"the expression has {len(text)} characters", cure=f"use {LONGEST} at most")
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ConfigError(f"cannot read the expression '{text}'", cure=_ALLOWED) from error
+        raise ConfigError(f"cannot read the expression '{text}'", cure=ALLOWED) from error
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and type(node.value) is int and node.value > LARGEST_INTEGER:
             raise ConfigError(
@@ -228,7 +228,7 @@ def _compile(node: ast.expr, text: str) -> Evaluator:  # noqa: PLR0911, PLR0912 
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS and args:
             function = _FUNCTIONS[name]
             if name == "ceildiv" and len(args) != 2:
-                raise ConfigError(f"ceildiv needs two arguments, but has {len(args)} in '{text}'")
+                raise ConfigError(f"ceildiv has {len(args)} arguments in '{text}'", cure="use two arguments")
             parts = [_compile(arg, text) for arg in args]
             if len(parts) == 1:
                 return parts[0]
@@ -236,4 +236,4 @@ def _compile(node: ast.expr, text: str) -> Evaluator:  # noqa: PLR0911, PLR0912 
                 return _binary(function, *parts)
             return lambda names: function(*[part(names) for part in parts])
         case _:
-            raise ConfigError(f"the expression '{text}' uses syntax that is not allowed", cure=_ALLOWED)
+            raise ConfigError(f"the expression '{text}' uses syntax that is not allowed", cure=ALLOWED)

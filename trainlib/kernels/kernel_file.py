@@ -17,9 +17,11 @@ from typing import Any
 
 from configs.errors import ConfigError
 from configs.limits import YAML_BYTES_PER_BYTE, check_file_size
-from configs.suggest import closest
+from configs.suggest import suggestion as nearest
 from configs.values import Struct
 from configs.yaml_file import Node, parse_yaml
+
+KEY_LINES = "write 'key: value' lines"
 
 FEW = 8
 """Names that are listed in full beside the nearest one."""
@@ -63,16 +65,14 @@ class Section(Struct, frozen=True):
                 )
         for key in required:
             if key not in self.values:
-                raise ConfigError(f"the key '{key}' is missing", where=self.file)
+                raise ConfigError(f"the key '{key}' is missing", where=self.file, cure=f"add '{key}: ...'")
 
 
 def suggestion(wanted: str, names: Iterable[str]) -> str:
     """A cure line for an unknown name: the nearest known one, and all if they are few or none is near."""
     choices = sorted(names)
-    near = closest(wanted, choices)
-    guess = f"use '{near}'" if near else ""
-    listing = f"known: {', '.join(choices)}" if not near or len(choices) <= FEW else ""
-    return "; ".join(part for part in (guess, listing) if part)
+    cure = nearest(wanted, choices)
+    return cure if len(choices) <= FEW else cure.partition(" (known")[0]
 
 
 def read_section(file: Traversable) -> Section:
@@ -83,7 +83,7 @@ def read_section(file: Traversable) -> Section:
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ConfigError("the file is not UTF-8 text", where=path, cure="save it as UTF-8") from error
+        raise ConfigError("the file is not UTF-8 text", where=path, cure="save the file as UTF-8") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"the file cannot be read: {reason}", where=path, cure="check the path") from error
@@ -99,7 +99,7 @@ def full_section(text: str, path: str) -> Section:
 
 def _of_node(node: Node, lines: list[str]) -> Section:
     if not isinstance(node.value, Mapping):
-        raise ConfigError("the section must consist of 'key: value' lines", where=node.where)
+        raise ConfigError(f"a mapping is needed, not {node.kind}", where=node.where, cure=KEY_LINES)
     places: dict[str, int] = {}
     values: dict[str, Any] = {}
     blocks: set[str] = set()

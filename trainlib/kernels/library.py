@@ -48,8 +48,8 @@ from configs.values import Struct, replace
 from trainlib.kernels.accumulate import accumulating
 from trainlib.kernels.assembly import listing_to_nest
 from trainlib.kernels.expand import Expander
-from trainlib.kernels.expressions import Expression, parse_expression
-from trainlib.kernels.kernel_file import Section, read_section, suggestion
+from trainlib.kernels.expressions import ALLOWED, Expression, parse_expression
+from trainlib.kernels.kernel_file import KEY_LINES, Section, read_section, suggestion
 from trainlib.kernels.nest import parse_nest
 from trainlib.kernels.transform import TRANSFORMS, Transform, narrowed
 
@@ -157,9 +157,11 @@ class Kernel:
         `names` are those that were known.
         """
         if isinstance(error, ZeroDivisionError):
-            return ConfigError(f"an expression of kernel '{self.name}' divides by zero", where=self.where)
+            message = f"an expression of kernel '{self.name}' divides by zero"
+            return ConfigError(message, where=self.where, cure="use a divisor other than 0")
         if not isinstance(error, KeyError):
-            return ConfigError(f"cannot evaluate an expression of '{self.name}': {error}", where=self.where)
+            message = f"cannot evaluate an expression of '{self.name}': {error}"
+            return ConfigError(message, where=self.where, cure=ALLOWED)
         missing = str(error.args[0])
         section = self.header.section.values.get("names")
         where = next(
@@ -171,7 +173,7 @@ class Kernel:
             self.where,
         )
         return ConfigError(
-            f"the kernel uses the unknown name '{missing}'", where=where, cure=suggestion(missing, names)
+            f"unknown name '{missing}' in the kernel", where=where, cure=suggestion(missing, names)
         )
 
     @cached_property
@@ -299,7 +301,7 @@ class KernelLibrary:
                 raise ConfigError(
                     f"the fallbacks of kernel '{name}' form a cycle",
                     where=self.header(codegen, name).section.where("fallback"),
-                    cure="use a fallback without a cycle",
+                    cure="remove one of the fallbacks",
                 )
             if used not in seen:
                 seen.add(used)
@@ -361,7 +363,7 @@ class KernelLibrary:
         raise InputError(
             f"kernel '{name}' needs elements of {header.element_bytes} bytes, not {element_bytes}",
             where="kernel",
-            cure=f"use one of {', '.join(names)}" if names else "another dtype",
+            cure=f"use one of {', '.join(names)}" if names else "use another dtype",
         )
 
     def sized_like(self, codegen: str, name: str, element_bytes: int) -> tuple[str, ...]:
@@ -393,7 +395,7 @@ class KernelLibrary:
             for fallback in kernel.fallbacks:
                 if fallback.use not in nests:
                     raise ConfigError(
-                        f"'fallback' names the unknown kernel '{fallback.use}'",
+                        f"unknown kernel '{fallback.use}' in 'fallback'",
                         where=kernel.where,
                         cure=suggestion(fallback.use, nests),
                     )
@@ -515,8 +517,7 @@ def _read_profile(
         part = _part(section, "code_bytes")
         for kernel, size in part.values.items():
             if type(size) is not int or not 0 < size <= MOST_CODE_BYTES:
-                message = f"the code of '{kernel}' has 1 to {MOST_CODE_BYTES} bytes"
-                raise ConfigError(message, where=part.where(kernel))
+                raise _unfit(part, kernel, f"a whole number of bytes from 1 to {MOST_CODE_BYTES}")
             sizes[kernel] = size
     name = str(section.values["transform"])
     if name not in TRANSFORMS:
@@ -526,7 +527,7 @@ def _read_profile(
     without, listed = (tuple(str(section.values.get(key, "")).split()) for key in ("without", "measured"))
     estimates = section.values.get("estimates", False)
     if type(estimates) is not bool:
-        raise ConfigError("'estimates' must be true or false", where=section.where("estimates"))
+        raise _unfit(section, "estimates", "true or false")
     shared = name == "none" and not estimates
     return str(section.values["base"]), TRANSFORMS[name], without, listed, shared, sizes
 
@@ -542,15 +543,12 @@ def _header(file: Traversable, codegen: str) -> Header:
             cure="use the same name for both",
         )
     if type(values["code_bytes"]) is not int or not 0 <= values["code_bytes"] <= MOST_CODE_BYTES:
-        raise ConfigError(
-            f"'code_bytes' must be a whole number of bytes up to {MOST_CODE_BYTES}",
-            where=section.where("code_bytes"),
-        )
+        raise _unfit(section, "code_bytes", f"a whole number of bytes from 0 to {MOST_CODE_BYTES}")
     element_bytes = values.get("element_bytes", FP32_BYTES)
     if type(element_bytes) is not int or element_bytes not in (1, 2, 4):
-        raise ConfigError("'element_bytes' must be 1, 2 or 4", where=section.where("element_bytes"))
+        raise _unfit(section, "element_bytes", "1, 2 or 4")
     if "trans_b" in values and type(values["trans_b"]) is not bool:
-        raise ConfigError("'trans_b' must be true or false", where=section.where("trans_b"))
+        raise _unfit(section, "trans_b", "true or false")
     for key in ("measured", "fitted"):
         if key in values and not isinstance(values[key], str):
             raise ConfigError(
@@ -559,11 +557,12 @@ def _header(file: Traversable, codegen: str) -> Header:
                 cure="write FILE COLUMN=VALUE, e.g. mm.csv kernel=mm",
             )
     if ("nest" in values) == ("listing" in values):
-        raise ConfigError("the file needs exactly one of the keys 'nest' and 'listing'", where=section.file)
+        problem = "the file has " + ("both" if "nest" in values else "neither") + " of 'nest' and 'listing'"
+        raise ConfigError(problem, where=section.file, cure="write one of the two keys")
     arrays = _part(section, "arrays")
     for array, indices in arrays.values.items():
         if type(indices) is not int or indices < 1:
-            raise ConfigError(f"array '{array}' needs one index or more", where=arrays.where(array))
+            raise _unfit(arrays, array, "the number of indices of the array, 1 or more")
     return Header(
         values["kernel"],
         codegen,
@@ -584,10 +583,7 @@ def _kernel(header: Header, transform: Transform, accumulate: bool) -> Kernel:
         names = [(key, parse_expression(str(text), part.where(key))) for key, text in part.values.items()]
     entries = section.values.get("fallback") or ()
     if not isinstance(entries, list | tuple) or not all(isinstance(entry, Section) for entry in entries):
-        raise ConfigError(
-            "'fallback' must be a list of mappings with the keys when, use and cost",
-            where=section.where("fallback"),
-        )
+        raise _unfit(section, "fallback", "a list of mappings with the keys when, use and cost")
     fallbacks: list[Fallback] = []
     for entry in entries:
         entry.check(("when", "use", "cost"), ())
@@ -610,10 +606,18 @@ def _expander(
     return Expander(accumulating(nest, where) if accumulate else nest, where, element_bytes)
 
 
+def _unfit(section: Section, key: str, wanted: str) -> ConfigError:
+    """The error of a value that is not `wanted`."""
+    found = "" if isinstance(section.values[key], list | tuple) else f", not {section.values[key]!s:.60}"
+    return ConfigError(
+        f"'{key}' must be {wanted}{found}", where=section.where(key), cure=f"correct the value of '{key}'"
+    )
+
+
 def _part(section: Section, key: str) -> Section:
     part = section.values[key]
     if not isinstance(part, Section):
-        raise ConfigError("the section must consist of 'key: value' lines", where=section.where(key))
+        raise ConfigError(f"'{key}' is not a mapping", where=section.where(key), cure=KEY_LINES)
     return part
 
 

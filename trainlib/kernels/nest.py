@@ -107,7 +107,7 @@ class _Parser:
         self.skip()
         if not self.accept(token):
             rest = self.text[self.position : self.position + 12].split("\n")[0] or "the end of the text"
-            raise self.fail(f"expected '{token}', found '{rest}'")
+            raise self.fail(f"expected '{token}', found '{rest}'", f"write '{token}' there")
 
     def word(self) -> str:
         self.skip()
@@ -118,7 +118,7 @@ class _Parser:
         """Everything up to `closing` ("}" or "" for the end of the text)."""
         self.depth += 1
         if self.depth > DEEPEST:
-            raise self.fail(f"more than {DEEPEST} loops and conditions inside each other")
+            raise self.fail(f"more than {DEEPEST} nested loops and conditions", "use fewer levels")
         result = self.sequence(closing)
         self.depth -= 1
         return result
@@ -128,9 +128,7 @@ class _Parser:
         count = int(digits) if len(digits) < 10 else MOST_INSTRUCTIONS
         self.instructions += count
         if self.instructions > MOST_INSTRUCTIONS or len(digits) >= 10:
-            raise self.fail(
-                f"more than {MOST_INSTRUCTIONS:,} instructions", "a loop around the repeated code"
-            )
+            raise self.fail(f"more than {MOST_INSTRUCTIONS:,} instructions", "write a loop of repeated code")
         return count
 
     def sequence(self, closing: str) -> tuple[NestNode, ...]:
@@ -140,7 +138,7 @@ class _Parser:
             self.skip()
             if self.position >= len(self.text):
                 if closing:
-                    raise self.fail("a '{' is never closed")
+                    raise self.fail("a '{' is never closed", "add the missing '}'")
                 return tuple(result)
             if closing and self.accept(closing):
                 return tuple(result)
@@ -170,7 +168,7 @@ class _Parser:
                 break
             self.position += 1
         else:
-            raise self.fail(f"the text ends where one of '{stops}' was expected")
+            raise self.fail("the loops of the kernel end too early", f"add one of '{stops}'")
         return " ".join(self.text[start : self.position].split())
 
     def expression(self, text: str) -> Expression:
@@ -203,12 +201,12 @@ class _Parser:
         else:
             variable = ""
         if variable and any(loop.variable == variable for loop in self.loops):
-            raise self.fail(f"the loop variable '{variable}' is already in use")
+            raise self.fail(f"an outer loop has the variable '{variable}', too", "rename one of the two")
         start_text = self.balanced(".")
         self.expect("..")
         stop_text = re.match(r"[^{]*?(?=\s+(?:step\b|branch\b|hw\b|jump\b))", self.text[self.position :])
         if stop_text is None:
-            raise self.fail("a loop needs 'branch', 'hw' or 'jump' before its '{'")
+            raise self.fail("a loop lacks its kind before '{'", "write branch, hw or jump")
         stop = stop_text.group().strip()
         self.position += stop_text.end()
         step = 1
@@ -217,12 +215,12 @@ class _Parser:
             self.skip()
             number = _NUMBER.match(self.text, self.position)
             if number is None or not number.group().isdigit() or not 0 < len(number.group().lstrip("0")) < 19:
-                raise self.fail("'step' needs a positive integer of at most 18 digits")
+                raise self.fail("no number after 'step'", "write a whole number from 1, at most 18 digits")
             self.position = number.end()
             step = int(number.group())
         kind = self.word()
         if kind not in ("branch", "hw", "jump"):
-            raise self.fail(f"a loop is 'branch', 'hw' or 'jump', not '{kind}'")
+            raise self.fail(f"unknown kind of loop '{kind}'", "write branch, hw or jump")
         self.expect(kind)
         self.expect("{")
         first, last = self.linear(start_text), self.linear(stop)
@@ -246,7 +244,7 @@ class _Parser:
         stop, stop_counters = self.in_counters(last)
         for depth in start_counters.keys() | stop_counters.keys():
             if add(stop_counters.get(depth, _ZERO), start_counters.get(depth, _ZERO), -1) != _ZERO:
-                raise self.fail("the number of trips must not depend on another loop's variable")
+                raise self.fail("the trips depend on the variable of another loop", "use a constant number")
         return add(stop, start, -1)
 
     def choice(self) -> Choice:
@@ -273,21 +271,21 @@ class _Parser:
         match = _CODE.match(self.text, self.position)
         if match is None or match.group(1) not in CODES:
             bad = self.text[self.position : self.position + 8].split()[0]
-            raise self.fail(f"unknown instruction code '{bad}'", f"codes are {' '.join(CODES)}")
+            raise self.fail(f"unknown instruction code '{bad}'", f"use one of {' '.join(CODES)}")
         letter, increment, width, uses_load = match.groups()
         op = CODES[letter]
         self.position = match.end()
         self.repeats("1")
         memory = op in (Op.LOAD, Op.STORE)
         if (increment or width) and not memory:
-            raise self.fail(f"'{match.group()}': only L and S have '+' and a width")
+            raise self.fail(f"'{match.group()}' is not an access to memory", "use + and widths with L or S")
         if width and int(width) not in (1, 2, 4):
-            raise self.fail(f"'{match.group()}': an access is 1, 2 or 4 bytes wide")
+            raise self.fail(f"'{match.group()}' accesses {width} bytes", "use a width of 1, 2 or 4")
         stream = self.access() if memory and self.accept(":") else -1
         uses_load = uses_load or ("'" if self.accept("'") else None)
         before = self.registers.previous
         if uses_load and (before is None or before.op not in (Op.LOAD, Op.LOAD_L2, Op.MUL)):
-            raise self.fail(f"'{letter}'' must directly follow the load or multiply whose result it uses")
+            raise self.fail(f"no load or multiply right before '{letter}''", "remove the quote")
         taken, taken_if = self.direction(op)
         named = self.named_registers()
         instruction = self.registers.instruction(op, bool(uses_load), int(width or 4), stream, named)
@@ -298,16 +296,16 @@ class _Parser:
         if self.accept("*"):
             number = _NUMBER.match(self.text, self.position)
             if number is None or not number.group().isdigit() or not number.group().strip("0"):
-                raise self.fail("'*' needs a positive repeat count")
+                raise self.fail("no number after '*'", "write how often to repeat, 1 or more")
             if stream >= 0:
-                raise self.fail("an access with an address cannot be repeated: each has its own")
+                raise self.fail("'*' cannot repeat an access with an address", "write every access itself")
             self.position = number.end()
             codes += [
                 Code(self.registers.instruction(op, False, int(width or 4), -1))
                 for _ in range(self.repeats(number.group().lstrip("0")) - 1)
             ]
         if self.position < len(self.text) and not re.match(r"[\s}#]", self.text[self.position]):
-            raise self.fail(f"unexpected '{self.text[self.position]}' after '{letter}'")
+            raise self.fail(f"unexpected '{self.text[self.position]}' after '{letter}'", "write a space")
         return codes
 
     def named_registers(self) -> tuple[str, tuple[str, ...]] | None:
@@ -331,7 +329,7 @@ class _Parser:
         if self.accept("%"):
             number = _NUMBER.match(self.text, self.position)
             if number is None or not 0 <= float(number.group()) <= 1:
-                raise self.fail("'B%' needs a share between 0 and 1")
+                raise self.fail("no share after 'B%'", "write a number from 0 to 1: the share that is taken")
             self.position = number.end()
             return float(number.group()), None
         return 0.0, None
@@ -339,7 +337,7 @@ class _Parser:
     def access(self) -> int:
         array = self.word()
         if not array:
-            raise self.fail("':' needs the name of an array")
+            raise self.fail("no array after ':'", "write the name of an array after ':'")
         self.position += len(array)
         self.expect("(")
         base: list[Sum] = []

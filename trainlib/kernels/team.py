@@ -51,7 +51,7 @@ def team_work(
     """
     nest = library.kernel(codegen, library.named(codegen, kernel, element_bytes), accumulate)
     if type(cores) is not int or cores < 1:
-        raise InputError(f"the number of cores is {cores!r}, but must be a positive integer", where=nest.name)
+        raise InputError(f"the number of cores is {cores!r}", where=nest.name, cure="use 1 core or more")
     names_per_core = tuple([tuple(names.items()) for names in per_core])
     team = _team(library, nest, tuple(sizes.items()), tuple(arrays.items()), cores, macs, names_per_core)
     if library is not LIBRARY:

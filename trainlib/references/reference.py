@@ -21,7 +21,7 @@ def check_values(graph: TrainingGraph, values: Mapping[str, Array]) -> None:
     """Every given tensor has a value that `check_given` accepts; InputError otherwise."""
     for name in graph.given:
         if name not in values:
-            raise InputError(f"the value of tensor '{name}' is missing", where=graph.name)
+            raise InputError(f"tensor '{name}' has no value", where=graph.name, cure=f"pass '{name}', too")
     check_given(graph, {name: values[name] for name in graph.given})
 
 
@@ -33,6 +33,7 @@ def check_given(graph: TrainingGraph, values: Mapping[str, Array]) -> None:
             raise InputError(
                 f"the value has shape {array.shape}, but the tensor has shape {tensor.shape}",
                 where=f"{graph.name}: {name}",
+                cure=f"pass an array of shape {tensor.shape}",
             )
         if is_float(array.dtype) and not np.isfinite(widened(array)).all():
             user = next((op.name for op in graph.ops if name in op.inputs), graph.name)

@@ -71,14 +71,16 @@ def add_adapted(builder: GraphBuilder, spec: LayerSpec, inputs: Sequence[str]) -
 def _check(spec: LayerSpec, where: str) -> None:
     if spec.type not in ADAPTABLE or spec.attributes.get("groups", 1) != 1:
         grouped = " with groups" if spec.type in ADAPTABLE else ""
-        cure = f"use one of {', '.join(ADAPTABLE)}, without groups"
+        cure = f"remove the adapter, or use {', '.join(ADAPTABLE)} without groups"
         raise UnsupportedLayerError(
             f"a layer of type {spec.type}{grouped} cannot have an adapter", where=where, cure=cure
         )
     projections = spec.adapter.projections if spec.adapter is not None else ()
     if len(set(projections)) < len(projections):
         raise ConfigError(
-            "'projections' of the adapter lists a projection twice", where=where, cure="name each once"
+            "'projections' of the adapter lists a projection twice",
+            where=where,
+            cure="name every projection once",
         )
     if projections and spec.type != ATTENTION:
         raise ConfigError(

@@ -50,7 +50,7 @@ def wanted_reads(layers: Iterable[LayerSpec], of_model: str | None) -> dict[str,
             raise ConfigError(
                 f"'backward_reads: {word}' does not apply: the backward pass of {layer.type} reads no {word}",
                 where=where_of(layer),
-                cure=f"backward_reads: {' or '.join(known)}" if known else "remove 'backward_reads'",
+                cure=f"use backward_reads: {' or '.join(known)}" if known else "remove 'backward_reads'",
             )
     return wanted
 

@@ -74,7 +74,7 @@ class GraphBuilder:
             shape = "x".join(str(size) for size in tensor.shape)
             raise ShapeError(
                 f"tensor {tensor.name} of shape {shape} has more than {MOST_ELEMENTS:,} elements, the limit",
-                cure="use a smaller batch",
+                cure="use a smaller batch or shape",
             )
         if tensor.name in self.tensors:
             raise ShapeError(f"two tensors have the name '{tensor.name}'", cure="rename one of the layers")
@@ -131,7 +131,8 @@ class GraphBuilder:
         least, most = primitive.inputs
         if not least <= len(inputs) <= most:
             wanted = str(least) if least == most else f"{least} to {most}"
-            raise ShapeError(f"{spec.type} takes {wanted} inputs, not {len(inputs)}", where=where)
+            message = f"{spec.type} takes {wanted} inputs, but has {len(inputs)}"
+            raise ShapeError(message, where=where, cure=f"name {wanted} layers in 'inputs'")
         dtype = dtype_named(spec.dtype or self.dtype, where)
         if not primitive.internal:
             layout = self._wanted_layout(spec, primitive, where) or self._common_layout(inputs)
@@ -141,7 +142,7 @@ class GraphBuilder:
             plan = replace(plan, attributes={**plan.attributes, VARIANT: variant})
         elif spec.variant not in (None, DEFAULT):
             raise UnsupportedLayerError(
-                f"variant {variant} of {spec.type} does not support this layer",
+                f"variant {variant} of {spec.type} does not support the options of the layer",
                 where=where,
                 cure=f"use variant: {DEFAULT}, or remove the options that the published code lacks",
             )
@@ -223,7 +224,9 @@ class GraphBuilder:
             if layer.primitive.is_view:
                 if prod(source.shape) != prod(given.shape):
                     raise ShapeError(
-                        f"cannot view shape {source.shape} as {given.shape}", where=where_of(spec)
+                        f"cannot view shape {source.shape} as {given.shape}",
+                        where=where_of(spec),
+                        cure=f"use a shape of {prod(source.shape)} elements",
                     )
                 tensor = Tensor(name, given.shape, source.kind, source.dtype, source.name, layout)
             else:
@@ -284,7 +287,7 @@ class GraphBuilder:
                 f"needs a {name} {list(parameter.shape)} of {dtype}, but {word} is {list(source.shape)} of "
                 f"{source.dtype}{' with HWC images' if turned else ''}",
                 where=where,
-                cure=f"use one sample {[1, *parameter.shape]} (`parameter` with `once`), and layout: CHW",
+                cure=f"use one sample {[1, *parameter.shape]} (a `parameter` with `once`), and layout: CHW",
             )
         spec = inserted(layer.spec, name, AS_PARAMETER.name, {})
         view = BuiltLayer(
@@ -304,14 +307,14 @@ class GraphBuilder:
             if role not in layer.roles and role.removeprefix("d") in layer.plan.parameters:
                 name = PARAMETER_NAMES.get(role[1:], role[1:])
                 raise UnsupportedLayerError(
-                    f"{step.name} of {layer.spec.type} computes all gradients together, so {name} "
+                    f"{step.name} of {layer.spec.type} computes all gradients together, so '{name}' "
                     "must be trained, too",
                     where=where_of(layer.spec),
                     cure=f"add '{name}' to the list of trained parameters",
                 )
             if role not in layer.roles:
                 raise ShapeError(
-                    f"step {step.name} needs the tensor '{role}', which this layer does not have",
+                    f"step {step.name} needs the tensor '{role}', which the layer does not have",
                     where=where_of(layer.spec),
                     cure="use all outputs of the layer: an unused output has no gradient",
                 )
@@ -419,7 +422,9 @@ class GraphBuilder:
             source, gradient = self.tensors[layer.roles[role[1:]]], layer.roles["dy"]
             if role[1:] not in layer.inputs or prod(source.shape) != prod(self.tensors[gradient].shape):
                 raise UnsupportedLayerError(
-                    f"{layer.spec.type} cannot compute the gradient of {role[1:]}", where=where_of(layer.spec)
+                    f"{layer.spec.type} cannot compute the gradient of its input {role[1:]}",
+                    where=where_of(layer.spec),
+                    cure=f"freeze the layers before the {layer.spec.type} layer: trainable: false",
                 )
             self.add(
                 Tensor(name, source.shape, "gradient", self.tensors[gradient].dtype, gradient, source.layout)

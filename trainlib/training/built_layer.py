@@ -117,7 +117,7 @@ def shared_parameters(
         raise ConfigError(
             f"a {spec.type} layer cannot use the running statistics of another layer",
             where=where,
-            cure="weights_of: " + "{" + ", ".join(f"{name}: {spec.weights_of}" for name in roles) + "}",
+            cure="write weights_of: {" + ", ".join(f"{name}: {spec.weights_of}" for name in roles) + "}",
         )
     return shared
 

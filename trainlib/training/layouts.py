@@ -34,7 +34,9 @@ def with_layouts(spec: ModelSpec, layouts: Mapping[str, str]) -> ModelSpec:
     for name, layout in layouts.items():
         if name not in choices:
             raise InputError(
-                f"the layout of {name!r} cannot be chosen", where=spec.name, cure=suggestion(name, choices)
+                f"layer {name!r} has one layout only",
+                where=spec.name,
+                cure=f"choose layouts of {', '.join(choices)} only",
             )
         if layout not in LAYOUTS:
             raise InputError(f"unknown layout {layout!r}", where=name, cure=suggestion(layout, LAYOUTS))

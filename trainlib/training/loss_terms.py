@@ -103,9 +103,9 @@ def _read(builder: GraphBuilder, spec: ModelSpec, loss: LossSpec, made: Made, te
     last = spec.layers[-1].name
     if loss.of is None and len(made[last]) != 1:
         raise ShapeError(
-            "the last layer has several outputs, so the loss does not know its input",
+            "the last layer has several outputs, so the loss needs 'of'",
             where=where_of(spec.layers[-1]),
-            cure=f"add a layer after it, or use of: {last}.1",
+            cure=f"add 'of: {last}.1' (or another output) to the loss",
         )
     output = _in_fp32(builder, spec, loss.of or last, made, where, "of:")
     plan = primitive.plan(options, builder.tensors[output], where)
@@ -141,5 +141,6 @@ def tensor_named(word: str, made: Made, where: str, what: str) -> str:
         raise ShapeError(f"{what} '{word}' is not an earlier layer", where=where, cure=suggestion(name, made))
     tensors = made[name]
     if number and not (number.isascii() and number.isdigit() and int(number) < len(tensors)):
-        raise ShapeError(f"'{word}' is not an output: layer {name} has {len(tensors)} outputs", where=where)
+        message = f"'{word}' is not an output: layer {name} has {len(tensors)} outputs"
+        raise ShapeError(message, where=where, cure=f"use {name}.0 to {name}.{len(tensors) - 1}")
     return tensors[int(number or 0)]

@@ -62,7 +62,7 @@ def build_training_graph(spec: ModelSpec) -> TrainingGraph:
     phases = build_training_phases(spec)
     if phases.update is not None:
         raise InputError(
-            f"accumulate: {phases.mini_batches} needs a second graph for the update, but one is built here",
+            f"accumulate: {phases.mini_batches} needs a second graph, for the update",
             where=spec.optimizer.where or spec.where,
             cure="use accumulate: 1 and a larger batch, or trainlib.training.phases.build_training_phases",
         )
@@ -183,7 +183,8 @@ def _unclipped(spec: ModelSpec) -> TrainingGraph:
     terms = add_losses(builder, spec, made)
     gradients = builder.propagate(terms.seeds)
     if not gradients:
-        raise ShapeError("the model has no weight to train", where=spec.where)
+        cure = "add a layer with weights, or train one: trainable: true"
+        raise ShapeError("the model has no weight to train", where=spec.where, cure=cure)
     parts = restrict_updates(builder, gradients)
     optimizer = optimizer_primitive(spec.optimizer.name, spec.optimizer.where)
     of_optimizer = optimizer_options(spec.optimizer, optimizer)
@@ -256,7 +257,7 @@ def _forward(spec: ModelSpec, builder: GraphBuilder) -> Made:
     for layer in spec.layers:
         if layer.name in outputs:
             raise ShapeError(
-                f"two layers have the name {layer.name}", where=where_of(layer), cure="rename one of them"
+                f"two layers have the name {layer.name}", where=where_of(layer), cure="rename one of the two"
             )
         wanted = layer.inputs if layer.inputs is not None else (before,)
         if not wanted:
@@ -274,16 +275,16 @@ def _forward(spec: ModelSpec, builder: GraphBuilder) -> Made:
     for layer in spec.layers:
         if layer.name not in used:
             raise ShapeError(
-                "no layer or loss uses the output of this layer",
+                "no layer and no loss uses the output of the layer",
                 where=where_of(layer),
-                cure="name it in 'inputs' of a layer",
+                cure="name the layer in 'inputs' of another, or remove it",
             )
     for item in spec.more_inputs and spec.inputs:
         if item.name not in used:
             raise ShapeError(
                 f"no layer uses the input '{item.name}'",
                 where=spec.where,
-                cure="name it in 'inputs' of a layer",
+                cure=f"name '{item.name}' in 'inputs' of a layer, or remove it",
             )
     return outputs
 
@@ -371,7 +372,9 @@ def build_update_graph(
     for key in GRADIENT_KEYS:
         if key in attributes:
             raise InputError(
-                f"'{key}' applies to all gradients of a model, not to one op", where=where, cure="remove it"
+                f"'{key}' applies to all gradients of a model, not to one op",
+                where=where,
+                cure=f"remove '{key}'",
             )
     options = optimizer_options(OptimizerSpec(kind, attributes, where), optimizer)
     builder = GraphBuilder(dtype)
@@ -424,7 +427,9 @@ def initial_value(tensor: Tensor, seed: int) -> Array:
         values = np.full(tensor.shape, scale)
     else:
         raise ShapeError(
-            f"unknown initial value '{rule}'", where=tensor.name, cure="use uniform, normal or constant"
+            f"unknown rule '{rule}' for initial values",
+            where=tensor.name,
+            cure="use uniform, normal or constant",
         )
     return rounded(values.astype(np.float32), tensor.dtype)
 

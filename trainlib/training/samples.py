@@ -141,7 +141,7 @@ def own_samples(
         return _named_samples(arrays, where, fed, targets)
     if train is None:
         raise InputError(
-            f"the file has no samples for training; its arrays are {', '.join(sorted(arrays)) or 'none'}",
+            f"the file has no samples for training, only the arrays {', '.join(sorted(arrays)) or 'none'}",
             where=where,
             cure="use x and y for training, and optionally x_test and y_test for testing",
         )
@@ -150,7 +150,7 @@ def own_samples(
         if name not in (*train, *test):
             raise InputError(f"unknown array {name!r}", where=where, cure=suggestion(name, (*train, *test)))
     if (test[0] in arrays) != (test[1] in arrays):
-        raise InputError("x_test or y_test is missing", where=where, cure="store both, or neither")
+        raise InputError("x_test or y_test is missing", where=where, cure="store both arrays, or neither")
     inputs, labels = arrays[train[0]], arrays[train[1]]
     empty = test[0] not in arrays
     test_inputs = inputs[:0] if empty else arrays[test[0]]
@@ -163,7 +163,7 @@ def own_samples(
                 cure="use as many labels as samples",
             )
     if not len(inputs):
-        raise InputError("the data has no samples", where=where, cure="use one or more")
+        raise InputError("the data has no samples", where=where, cure="use one sample or more")
     return Samples(inputs, labels, test_inputs, test_labels, where)
 
 
@@ -205,7 +205,8 @@ def endless(pairs: Iterable[tuple[Any, Any]], where: str) -> Iterator[tuple[Any,
             try:
                 one, label = item
             except (TypeError, ValueError):
-                raise InputError(f"sample {count} must be a pair (x, y)", where=where) from None
+                cure = "pass pairs (x, y)"
+                raise InputError(f"sample {count} is not a pair", where=where, cure=cure) from None
             count += 1
             yield one, label
         if count == before:

@@ -354,9 +354,7 @@ def schedule_of(given: Mapping[str, Any] | Node, where: str) -> Schedule:
     plain = given.plain() if isinstance(given, Node) else given
     place = given.where if isinstance(given, Node) else where
     if not isinstance(plain, Mapping) or not isinstance(plain.get("name"), str):
-        raise ConfigError(
-            f"{what} has no 'name'", where=place, cure="write it like {name: cosine, steps: 100}"
-        )
+        raise ConfigError(f"{what} has no 'name'", where=place, cure="write e.g. {name: cosine, steps: 100}")
     name = plain["name"]
     if name not in SCHEDULES:
         raise ConfigError(

@@ -80,7 +80,8 @@ def single(
     elif VARIANT in attributes:
         raise InputError(f"{name} has no variants", where=where, cure=f"remove '{VARIANT}'")
     elif len(inputs) != 1:
-        raise InputError(f"{name} has one input, but {len(inputs)} are specified", where=where)
+        message = f"{name} has one input, but {len(inputs)} are specified"
+        raise InputError(message, where=where, cure="specify one input")
     elif isinstance(primitive, LossPrimitive):
         graph, labels = build_loss_graph(
             name, attributes, inputs[0].shape, batch=batch, dtype=dtype, where=where

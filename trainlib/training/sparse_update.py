@@ -35,7 +35,7 @@ def frozen_layers(spec: ModelSpec, layers: Sequence[BuiltLayer]) -> ModelSpec:
     named = tuple(with_parameters[-1:]) if spec.train == "last" else tuple(spec.train)
     if not set(named) & set(with_parameters):
         raise ConfigError(
-            f"'train' names only layers without parameters: {', '.join(named) or 'there is none'}",
+            f"'train' names only layers without parameters: {', '.join(named) or 'none'}",
             where=spec.where,
             cure=f"name layers with parameters: {', '.join(with_parameters)}",
         )
@@ -129,7 +129,7 @@ def _channels(builder: GraphBuilder, layer: BuiltLayer) -> _Channels:
             f"update_channels: [{first}, {last}] needs {last} output channels, but the layer has "
             f"{attributes['co']}",
             where=where,
-            cure=f"use at most {attributes['co']}",
+            cure=f"use channels up to {attributes['co']}",
         )
     output = builder.tensors[layer.roles["y"]]
     channels_last = kind == "linear" or output.layout == "HWC"

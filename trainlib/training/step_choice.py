@@ -101,7 +101,7 @@ def only_steps(graph: TrainingGraph, steps: Sequence[str]) -> TrainingGraph:
             maker = makers.get(name)
             if maker is not None and name not in written:
                 raise InputError(
-                    f"{op.name} reads '{name}', which {maker.name} computes, but that step is missing",
+                    f"{op.name} reads '{name}', which {maker.name} computes, a step that --steps leaves out",
                     where="--steps",
                     cure=f"add step {word_of(maker)}",
                 )

@@ -40,18 +40,20 @@ def scales_of(layer: BuiltLayer, of_model: str | None) -> dict[str, tuple[int, .
         key = f"frozen_weights: {spec.frozen_weights}"
         if not weights:
             raise UnsupportedLayerError(
-                f"{key}: {spec.type} has no weights that can be stored so",
+                f"{key}: weights of {spec.type} cannot be stored in that format",
                 where=where,
-                cure="use one of " + ", ".join(KINDS),
+                cure=f"remove '{key}', or use a layer of type " + ", ".join(KINDS),
             )
         if set(weights) & layer.shared:
             raise ConfigError(
-                f"{key} must be set in the layer that owns the weights", where=where, cure="set it there"
+                f"{key} must be set in the layer that owns the weights",
+                where=where,
+                cure=f"move '{key}' to that layer",
             )
         trained = [PARAMETER_NAMES.get(role, role) for role in layer.trained if role in weights]
         if trained:
             raise ConfigError(
-                f"{key}, but {', '.join(trained)} of this layer is trained: updates need a float format",
+                f"{key} needs frozen weights, but {', '.join(trained)} of the layer is trained",
                 where=where,
                 cure="add 'trainable: false' or an adapter, or remove 'frozen_weights'",
             )

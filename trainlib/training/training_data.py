@@ -150,11 +150,11 @@ def _check_inputs(spec: ModelSpec, item: InputSpec, shape: tuple[int, ...], valu
         raise ShapeError(
             f"the samples of {name} have the shape {_text(shape)}, but the network needs {_text(item.shape)}",
             where=spec.where,
-            cure=f"set the shape of input {item.name} to {list(shape)}, or use other samples",
+            cure=f"set the shape of input '{item.name}' to {list(shape)}, or use other samples",
         )
     if not np.issubdtype(values.dtype, np.number) or np.iscomplexobj(values):
         raise ShapeError(
-            f"the samples of {name} have dtype {values.dtype}, but must be numbers", where=spec.where
+            f"the samples of {name} have dtype {values.dtype}", where=spec.where, cure="use real numbers"
         )
     if item.classes and (
         not np.issubdtype(values.dtype, np.integer) or values.min() < 0 or values.max() >= item.classes
@@ -162,10 +162,11 @@ def _check_inputs(spec: ModelSpec, item: InputSpec, shape: tuple[int, ...], valu
         raise ShapeError(
             f"the samples of {name} must be integers from 0 to {item.classes - 1}",
             where=spec.where,
-            cure=f"use more classes in '{item.name}', or use other samples",
+            cure=f"use more classes for input '{item.name}', or other samples",
         )
     if not np.isfinite(values.astype(np.float32)).all():
-        raise ShapeError(f"the samples of {name} have infinities or NaN", where=spec.where)
+        message = f"the samples of {name} have infinities or NaN"
+        raise ShapeError(message, where=spec.where, cure="use finite numbers")
 
 
 def _text(shape: tuple[int, ...]) -> str:
@@ -194,7 +195,8 @@ def _check_labels(spec: ModelSpec, labels: LabelPlan, targets: Array, name: str,
             cure="use integers for classes, or targets of that shape",
         )
     elif not np.isfinite(targets.astype(np.float32)).all():
-        raise ShapeError(f"the labels of {name} have infinities or NaN", where=spec.where)
+        message = f"the labels of {name} have infinities or NaN"
+        raise ShapeError(message, where=spec.where, cure="use finite numbers")
 
 
 def _class_text(places: tuple[int, ...]) -> str:

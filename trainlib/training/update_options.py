@@ -41,7 +41,7 @@ def options_by_weight(
             raise ConfigError(
                 f"'{twice}' is in two groups; the other is at {owner[twice]}",
                 where=where,
-                cure="name it in one group only",
+                cure=f"name '{twice}' in one group only",
             )
         merged = _merged(spec, group, where)
         by_weight |= dict.fromkeys(members, _scheduled(merged, optimizer_options(merged, primitive)))
@@ -55,7 +55,7 @@ def check_groups(spec: OptimizerSpec, primitive: OptimizerPrimitive) -> None:
     for group, where in _groups(spec):
         if not any(group.get(key) for key in MEMBERS):
             raise ConfigError(
-                "the group of the optimizer names no layers and no parameters",
+                "the parameter group names no layers and no parameters",
                 where=where,
                 cure="add layers: [...] or parameters: [...]",
             )
@@ -82,7 +82,9 @@ def _merged(spec: OptimizerSpec, group: Mapping[str, Any], where: str) -> Optimi
     shared = next((key for key in group if key in GRADIENT_KEYS and key != "schedule"), None)
     if shared is not None:
         raise ConfigError(
-            f"'{shared}' must be the same for all groups", where=where, cure="set it once, outside 'groups'"
+            f"'{shared}' must be the same for all groups",
+            where=where,
+            cure=f"set '{shared}' once, outside 'groups'",
         )
     changed = {key: value for key, value in group.items() if key not in MEMBERS}
     options = {key: value for key, value in spec.options.items() if key not in GRADIENT_KEYS}
@@ -113,7 +115,7 @@ def _members(
             raise ConfigError(
                 f"layer '{layer}' of the parameter group has no parameters",
                 where=where,
-                cure="remove it from the group",
+                cure=f"remove '{layer}' from the group",
             )
         members |= dict.fromkeys(of_layer)
     for pattern in _texts(group, "parameters", where):

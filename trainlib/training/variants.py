@@ -61,12 +61,12 @@ def with_variant(op: Op, name: str) -> Op:
     """The op in a variant. Raises `InputError` if it cannot be."""
     variants = variants_of(op)
     if not variants:
-        raise InputError("this op has no choice of implementation", where=op.name, cure=_before_the_graph(op))
+        raise InputError("the op has one implementation only", where=op.name, cure=_before_the_graph(op))
     if name not in variants:
         several = name in WAYS and op.attributes.get("groups", 1) > 1
         why = " with several groups" if several else ""
         raise InputError(
-            f"{op.name} has no variant {name!r}{why}", where=op.name, cure=f"use one of {', '.join(variants)}"
+            f"unknown variant {name!r}{why}", where=op.name, cure=f"use one of {', '.join(variants)}"
         )
     if IM2COL in op.attributes:
         return replace(op, attributes={**op.attributes, IM2COL: name})
@@ -74,11 +74,11 @@ def with_variant(op: Op, name: str) -> Op:
     return replace(op, attributes=others if name == DEFAULT else {**others, VARIANT: name})
 
 
-def _before_the_graph(op: Op) -> str | None:
+def _before_the_graph(op: Op) -> str:
     primitive = PRIMITIVES.get(op.primitive)
     if isinstance(primitive, LayerPrimitive) and primitive.published is not None:
-        return f"--variant {AS_PUBLISHED} for the whole model, or 'variant: {AS_PUBLISHED}' of the layer"
-    return None
+        return f"use --variant {AS_PUBLISHED} for the whole model, or 'variant: {AS_PUBLISHED}' of the layer"
+    return f"remove the choice for {op.name}"
 
 
 def variant_in(op: Op, variants: Mapping[str, str]) -> str | None:
@@ -118,7 +118,7 @@ def _check_step(step: str, variant: str, ops: Iterable[Op]) -> None:
     offered = dict.fromkeys(name for op in ops for name in variants_of(op))
     if variant not in offered:
         raise InputError(
-            f"no op of step {step} has the variant {variant!r}",
+            f"no op of the step has the variant {variant!r}",
             where=step,
             cure=f"use one of {', '.join(offered)}",
         )

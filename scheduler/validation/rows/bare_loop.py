@@ -85,14 +85,17 @@ def parts(file: str = LISTING) -> Mapping[str, ListingPart]:
             lines.append(line)
             continue
         if match[1] in by_name:
-            raise ConfigError(f"there are two lines '#@ part {match[1]}'", where=f"{path}:{number}")
+            message = f"there are two lines '#@ part {match[1]}'"
+            raise ConfigError(message, where=f"{path}:{number}", cure="rename one of the two parts")
         nest = parse_nest(listing_to_nest("\n".join(lines), str(path), first_line), str(path), first_line)
         body = Expander(nest, f"{path}:{first_line}", 4).core_work({}, {}, 0).body
         if name:
             by_name[name] = ListingPart(body, jumps_cycles)
         elif body:
             raise ConfigError(
-                "an instruction comes before the first line '#@ part NAME'", where=f"{path}:{number}"
+                "the instruction belongs to no part",
+                where=f"{path}:{number}",
+                cure="add '#@ part NAME' before",
             )
         name, first_line, lines = match[1], number + 1, []
         jumps_cycles = int(match[2] or 0) * WIDE_TARGET_CYCLES + int(match[3] or 0) * LATE_RETURN_CYCLES
@@ -103,7 +106,7 @@ def code(*names: str) -> CoreWork:
     """Parts one after the other. Raises ConfigError for a part the listing does not have."""
     by_name = parts()
     for name in names:
-        check_known(name, by_name, f"no part '{name}'", f"configs/listings/{LISTING}", error=ConfigError)
+        check_known(name, by_name, f"unknown part '{name}'", f"configs/listings/{LISTING}", error=ConfigError)
     return CoreWork(tuple(node for name in names for node in by_name[name].body))
 
 
@@ -132,7 +135,8 @@ def _code_bytes(file: str) -> int:
     text = files("configs").joinpath("listings", file).read_text(encoding="utf-8")
     match = re.search(r"^# code_bytes (\d+)$", text, re.MULTILINE)
     if match is None:
-        raise ConfigError("the line '# code_bytes N' is missing", where=f"configs/listings/{file}")
+        where = f"configs/listings/{file}"
+        raise ConfigError("the line '# code_bytes N' is missing", where=where, cure="add the line")
     return int(match[1])
 
 

@@ -17,6 +17,8 @@ from configs.limits import CSV_BYTES_PER_BYTE, check_file_size, check_text_size
 from configs.suggest import check_known
 from configs.values import Struct
 
+OF_CYCLES = "use a CSV file of measured cycles"
+
 LONGEST_LINE = 1 << 20
 """Characters of a row."""
 
@@ -90,7 +92,7 @@ class Case(Struct, frozen=True):
         """The whole number of a column of the KIND. Raises InputError where an optional cell is empty."""
         value = self.values[column]
         if not isinstance(value, int):
-            raise self.error(f"column '{column}' is empty")
+            raise self.error(f"column '{column}' is empty", "write a whole number")
         return value
 
     def optional(self, column: str) -> int | None:
@@ -164,7 +166,7 @@ def read_cases(
             cases.append(case)
     if not cases and not unreadable:
         cure = "; ".join(f"{column} is one of {_some(values)}" for column, values in there.items())
-        cure = f"--where: {cure}" if selections else "add a row per measurement"
+        cure = f"use another --where: {cure}" if selections else "add a row per measurement"
         raise InputError("the file has no row to predict", where=str(path), cure=cure)
     return tuple(cases)
 
@@ -207,13 +209,12 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
                         yield line, cells
                     line = reader.line_num + 1
             except csv.Error as error:
-                raise ConfigError(f"the file is not valid CSV: {error}", where=f"{path}:{line}") from error
+                message = f"the file is not valid CSV: {error}"
+                raise ConfigError(message, where=f"{path}:{line}", cure=OF_CYCLES) from error
     except FileNotFoundError as error:
-        raise InputError(
-            "the file does not exist", where=str(path), cure="use a CSV file of measured cycles"
-        ) from error
+        raise InputError("the file does not exist", where=str(path), cure=OF_CYCLES) from error
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise InputError(f"the file cannot be read: {error}", where=str(path)) from error
+        raise InputError(f"the file cannot be read: {error}", where=str(path), cure=OF_CYCLES) from error
 
 
 def _bounded(file: TextIO, path: Path) -> Iterator[str]:
@@ -221,7 +222,8 @@ def _bounded(file: TextIO, path: Path) -> Iterator[str]:
     size_bytes = 0
     for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), ""), start=1):
         if len(line) > LONGEST_LINE:
-            raise ConfigError(f"a line has more than {LONGEST_LINE} characters", where=f"{path}:{number}")
+            message = f"the line has more than {LONGEST_LINE} characters"
+            raise ConfigError(message, where=f"{path}:{number}", cure=OF_CYCLES)
         size_bytes += len(line) + LINE_BYTES
         check_text_size(size_bytes, CSV_BYTES_PER_BYTE, str(path))
         yield line
@@ -232,17 +234,17 @@ def _check_header(
 ) -> None:
     for name in header:
         if header.count(name) > 1:
-            raise ConfigError(f"column '{name}' appears twice", where=where)
+            raise ConfigError(f"column '{name}' appears twice", where=where, cure="remove one of the two")
     for name in needed:
         if name not in header:
             raise ConfigError(
                 f"column '{name}' is missing",
                 where=where,
-                cure=f"add it to the columns: {', '.join(header) or 'none'}",
+                cure=f"add '{name}' to the columns: {', '.join(header) or 'none'}",
             )
     for item in selections:
         check_known(
-            item.column, header, f"no column '{item.column}' in {where.rpartition(':')[0]}", "--where"
+            item.column, header, f"{where.rpartition(':')[0]} has no column '{item.column}'", "--where"
         )
 
 
@@ -254,12 +256,12 @@ def _value(cells: Mapping[str, str], column: Column, where: str, name: str) -> s
     value: str | int = text
     if column.least is not None:
         if not (text.removeprefix("-").isdigit() and text.isascii()):
-            raise ConfigError(f"row {row}: '{text}' is not a whole number", where=where)
+            message = f"row {row}: '{text}' is not a whole number"
+            raise ConfigError(message, where=where, cure="write a whole number")
         value = int(text) if len(text) < 20 else MAX_NUMBER + 1
         if not column.least <= value <= column.most:
-            raise ConfigError(
-                f"row {row}: {text} is not between {column.least} and {column.most}", where=where
-            )
+            message = f"row {row}: {text} is not between {column.least} and {column.most}"
+            raise ConfigError(message, where=where, cure=f"write {column.least} to {column.most}")
     if column.choices and value not in column.choices:
         choices = ", ".join(str(choice) or "(empty)" for choice in column.choices)
         raise ConfigError(f"row {row}: '{text}' is unknown", where=where, cure=f"use one of {choices}")

@@ -90,7 +90,9 @@ def predict(case: Case) -> Prediction:
     moved_bytes = COVER_BYTES + size_bytes
     timing = machine_of(case, l1_bytes=moved_bytes, l2_bytes=moved_bytes)
     if cores >= timing.cores:
-        raise case.error(f"{cores} cores and the master are to load", f"use {timing.cores} cores in all")
+        raise case.error(
+            f"{cores} cores are too many besides the master", f"use {timing.cores} cores in total"
+        )
     alone: list[Action] = [
         DmaStart(0, commands=(Command(to_l1, 0, "l2", 0, size_bytes),)),
         DmaWait(1, transfer=0),
@@ -113,9 +115,7 @@ def predict_core(case: Case) -> Prediction:
     if not total:
         return Prediction(0)
     if not case.number("n_traffic_cores"):
-        raise case.error(
-            f"core 1 is to load {total} words, but no core is set to load", "set n_traffic_cores to 1 or more"
-        )
+        raise case.error(f"core 1 loads {total} words with n_traffic_cores 0", "set n_traffic_cores to 1")
     timing = machine_of(case)
     team = _loads_of(case)
     executed = max(1, case.number("bytes") // TURN_LOADS) * TURN_LOADS

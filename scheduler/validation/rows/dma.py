@@ -90,7 +90,7 @@ def predict(case: Case) -> Prediction:
     """
     test = case.text("test")
     if test in NOT_MODELLED:
-        raise case.error(NOT_MODELLED[test], "docs/validation.md lists the limits of the model")
+        raise case.error(NOT_MODELLED[test], "leave out the row (docs/validation.md lists the limits)")
     if test in L2_ACCESSES:
         return Prediction(_accesses(case, L2_ACCESSES[test]))
     return Prediction(_transfers(case, test))
@@ -224,7 +224,8 @@ def _commands(case: Case, test: str) -> list[Command]:
         )
     count = queued * (case.number("cores") if test == "multi_core_1_each" else 1)
     if line_bytes and size_bytes % line_bytes:
-        raise case.error(f"{size_bytes} B cannot be split into whole lines of {line_bytes} B")
+        message = f"{size_bytes} B cannot be split into whole lines of {line_bytes} B"
+        raise case.error(message, f"use a multiple of {line_bytes} B")
     lines = size_bytes // line_bytes if line_bytes else 1
     # Transfers measured on RTL lie one behind the other, or their bursts would not take what one takes.
     between_bytes = 0 if measured_on_rtl(case) else 4

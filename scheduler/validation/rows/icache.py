@@ -66,7 +66,7 @@ def _bounded(case: Case, column: str) -> int:
     value = case.number(column)
     if value > MAX_CODE_BYTES:
         raise case.error(
-            f"column '{column}': {value} B of code do not fit in memory", f"use at most {MAX_CODE_BYTES}"
+            f"column '{column}': {value} B of code do not fit", f"use at most {MAX_CODE_BYTES} B"
         )
     return value
 

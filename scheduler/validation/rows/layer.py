@@ -98,7 +98,7 @@ def _step(case: Case, step: str) -> LayerStep:
     layer_step = step_named(primitive, step, variant, layout)
     if layer_step is None:
         what = " ".join(filter(None, (primitive, step, variant, layout if layout == "HWC" else "")))
-        raise case.error(f"pulptrain does not model the layer step '{what}'", f"known: {', '.join(known())}")
+        raise case.error(f"pulptrain does not model the step '{what}'", f"use one of {', '.join(known())}")
     return layer_step
 
 

@@ -163,7 +163,7 @@ def sliding(name: str, step: str, options: Options = _window, *, variant: str | 
 
     def build(case: Case, layer: Layer) -> TrainingGraph:
         if not layer.slides:
-            raise case.error("the kernel is larger than the padded image")
+            raise case.error("the kernel is larger than the padded image", "use a smaller kernel")
         return plain(case, layer)
 
     return build
@@ -257,7 +257,7 @@ def _zeros(case: Case, layer: Layer) -> TrainingGraph:
 def _tutorial(case: Case, layer: Layer) -> TrainingGraph:
     """One step of the tutorial network: conv2d, ReLU, linear, MSE, SGD; the first layer has no IG."""
     if not layer.slides:
-        raise case.error("the kernel is larger than the padded image")
+        raise case.error("the kernel is larger than the padded image", "use a smaller kernel")
     where = case.where
     layers = (
         LayerSpec("conv", "conv2d", _conv(layer), where),

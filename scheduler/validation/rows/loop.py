@@ -70,7 +70,7 @@ def _of_file(case: Case) -> tuple[list[Compute], SocTiming]:
         raise case.error(f"pulptrain does not model the loop '{name}'", suggestion(name, (*MODELLED, *loops)))
     text = case.text("parameters")
     if re.fullmatch(r"\d{1,6}(x\d{1,6}){2}", text) is None:
-        raise case.error(f"cannot read parameters '{text}'", "write N x M x K as 32x16x1")
+        raise case.error(f"cannot read parameters '{text}'", "write N, M and K as 32x16x1")
     sizes = dict(zip("NMK", (int(part) for part in text.split("x")), strict=True))
     sizes["elements"] = case.number("elements")
     team, size_bytes = loop_work(codegen, name, sizes, case.number("cores"))
@@ -93,7 +93,8 @@ def _of_op(case: Case, graph: TrainingGraph, *nests: str) -> tuple[list[Compute]
     program, timing = program_of(case, graph, options, change=without_wrapper)
     computes = kernels_of(program, nests)
     if not computes:
-        raise case.error(f"codegen '{case.text('codegen')}' has no separate nest {' or '.join(nests)}")
+        message = f"codegen '{case.text('codegen')}' has no separate kernel {' or '.join(nests)}"
+        raise case.error(message, "use another codegen")
     return computes, timing
 
 
@@ -101,10 +102,10 @@ def _parameters(case: Case) -> tuple[int, ...]:
     """ci, hi (= wi), hk (= wk), stride, pad, and whether it is HWC."""
     text = case.text("parameters")
     if re.fullmatch(r"\d{1,6}(x\d{1,6}){5}", text) is None:
-        raise case.error(f"cannot read parameters '{text}'", "write them as 8x8x3x1x0x0")
+        raise case.error(f"cannot read parameters '{text}'", "write the parameters as 8x8x3x1x0x0")
     ci, hi, hk, stride, pad, hwc = (int(part) for part in text.split("x"))
     if stride < 1 or not 1 <= hk <= hi + 2 * pad or ci < 1:
-        raise case.error(f"parameters '{text}' do not describe an image")
+        raise case.error(f"parameters '{text}' do not describe an image", "use sizes of 1 or more")
     return ci, hi, hk, stride, pad, hwc
 
 

@@ -286,7 +286,7 @@ def predict(case: Case) -> Prediction:
     if group not in GROUPS or name not in operations:
         raise case.error(
             f"group '{group}' has no operation '{name}' in the model",
-            "see the names in scheduler/validation/rows/micro.py",
+            "use a name of scheduler/validation/rows/micro.py",
         )
     if case.number("n") > MAX_OPERATIONS:
         raise case.error(

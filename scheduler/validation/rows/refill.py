@@ -185,7 +185,7 @@ def _cycles(program: Program, costs: FixedCosts) -> int:
 def _orders(case: Case, text: str) -> Sequence[DmaStart]:
     match = _DMA.fullmatch(text)
     if match is None:
-        raise case.error(f"cannot read the transfers '{text}'", "write them as 2x in4K")
+        raise case.error(f"cannot read the transfers '{text}'", "write transfers as 2x in4K")
     times, way, flat, size, unit, line, also, more = match.groups()
     if not 0 < int(times or 1) <= MOST_ORDERS or not int(size) or (flat and not int(line or 0)):
         raise case.error(

@@ -98,7 +98,8 @@ def _actions(case: Case) -> Iterator[Action]:
         nonlocal number
         size, line = case.number("transfer_bytes"), case.optional("dma_line")
         if line and line > size:
-            raise case.error(f"a transfer of {size} B cannot have lines of {line} B")
+            message = f"a transfer of {size} B cannot have lines of {line} B"
+            raise case.error(message, "use shorter lines")
         lines = size // line if line else 1
         command = Command(to_l1, 0, "l2", 0, size // lines, lines, 2 * (line or 0))
         number += 1

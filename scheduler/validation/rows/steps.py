@@ -94,7 +94,7 @@ def _predict(case: Case, code_start: str, *, counted: bool = False) -> Predictio
     ops = _ops(run, code_start, case.where.rpartition(":")[0] if counted else "")
     found = ops.get(case.text("op"))
     if found is None:
-        raise case.error(f"the model has no op '{case.text('op')}'", f"its ops are {', '.join(ops)}")
+        raise case.error(f"the model has no op '{case.text('op')}'", f"use one of {', '.join(ops)}")
     return Prediction(found.cycles, found.instructions)
 
 

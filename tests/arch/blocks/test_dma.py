@@ -237,7 +237,7 @@ def test_2d_gathers_lines_from_external_memory() -> None:
         (read(0, 512 * 1024 - 1024, 4, 3, 1024), "but the memory has 524288 B"),
         (read(0, 0, 65536), "a 1D DMA command moves 65536 B, but its length field"),
         (read(0, 0, 65536, 2, 65536), "a 2D DMA command moves 131072 B, but its length field"),
-        (read(0, 0, 0), "is empty or has"),
+        (read(0, 0, 0), "use lines and bytes of 1"),
         (Command(True, 0, "l4", 0, 64), "does not reach memory level 'l4'"),
     ],
 )

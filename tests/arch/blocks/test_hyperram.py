@@ -131,7 +131,7 @@ def test_mistakes_are_named() -> None:
         run(outside.program())
     empty = L3Script()
     empty.l3_start(load(0))
-    with pytest.raises(InputError, match="B is empty"):
+    with pytest.raises(InputError, match="has 0 B: use 1 B"):
         run(empty.program())
     never = L3Script()
     never.l3_wait(0)

@@ -141,8 +141,8 @@ def test_a_released_buffer_reads_as_nan() -> None:
 @pytest.mark.parametrize(
     ("results", "error", "message"),
     [
-        (lambda x: [x, x], InputError, "2 arrays, not 1"),
-        (lambda x: [x[1:]], ShapeError, r"shape \(255,\) does not fill a place of shape \(256,\)"),
+        (lambda x: [x, x], InputError, "2 arrays: return 1"),
+        (lambda x: [x[1:]], ShapeError, r"shape \(255,\): use the shape of its place, \(256,\)"),
     ],
 )
 def test_results_must_fill_their_places(results, error: type[Exception], message: str) -> None:  # type: ignore[no-untyped-def]
@@ -157,9 +157,9 @@ def test_places_outside_a_memory_are_refused() -> None:
     soc = soc_with_values()
     with pytest.raises(InputError, match="x uses bytes 65532 to 65540, but the memory has 65536 B"):
         soc.fetch(Place("l1", 65532, (2,), name="x"))
-    with pytest.raises(InputError, match="no memory level 'l7'"):
+    with pytest.raises(InputError, match="unknown memory level 'l7'"):
         soc.load(Place("l7", 0, (2,)), VALUES)
-    with pytest.raises(ShapeError, match="does not fill"):
+    with pytest.raises(ShapeError, match="the shape of its place"):
         soc.load(IN_L2, VALUES[1:])
 
 

@@ -42,8 +42,11 @@ def refused(capsys: Capture, *arguments: str) -> str:
     ("text", "message"),
     [
         ("a: " + "9" * 5000, r"f:1: '9{60}\.\.\.' cannot be read as tag"),
-        ("a: 1\nb: 99999999999999999999", "f:2: an integer above 9223372036854775807"),
-        ("a: 0x" + "f" * 5000, "f:1: an integer above"),
+        (
+            "a: 1\nb: 99999999999999999999",
+            "f:2: 99999999999999999999 is outside the range of -9223372036854775807",
+        ),
+        ("a: 0x" + "f" * 5000, r"f:1: 0xf+\.\.\. is outside the range"),
         ("a: !!int abc", "f:1: 'abc' cannot be read as tag:yaml.org,2002:int"),
         ("a: !!float abc", "f:1: 'abc' cannot be read"),
         ("a: !!bool abc", "f:1: 'abc' cannot be read"),
@@ -55,7 +58,7 @@ def refused(capsys: Capture, *arguments: str) -> str:
         ("a: -1e300", "f:1: -1e\\+300 is not a finite fp32 number"),
         ("a: " + "[" * 600 + "]" * 600, "f:1: the file is nested too deeply"),
         ("a: " + "{b: " * 600, "f:1: the file is nested too deeply"),
-        ("a: &a [1, 2]\nb: [*a, *a, *a]", "f:1: a YAML alias uses this value again"),
+        ("a: &a [1, 2]\nb: [*a, *a, *a]", "f:1: YAML aliases \\(\\*name\\) are not supported"),
         ('a: "\\UFFFFFFFF"', "f:1: YAML error"),
         ("a: !!python/object:os.system x", "f:1: YAML syntax error"),
         ("a: \x00", "f:1: YAML error"),
@@ -68,7 +71,7 @@ def test_yaml_that_cannot_be_read_says_where(text: str, message: str) -> None:
 
 def test_an_unknown_name_in_a_kernel_is_named_with_its_line(capsys: Capture) -> None:
     said = refused(capsys, "kernel", str(DATA / "k1.yaml"))
-    assert "k1.yaml:7: the kernel uses the unknown name 'blok'" in said
+    assert "k1.yaml:7: unknown name 'blok' in the kernel" in said
     assert "use 'block'" in said
 
 
@@ -86,13 +89,13 @@ def test_a_fallback_that_is_no_list(capsys: Capture) -> None:
     ("old", "new", "message"),
     [
         ("ceildiv(N, cores)", "ceildiv(N, cores - cores)", "divides by zero"),
-        ("ceildiv(N, cores)", "1" + "+1" * 300, "the limit is 400"),
-        ("ceildiv(N, cores)", "9" * 30, "an integer above"),
+        ("ceildiv(N, cores)", "1" + "+1" * 300, "use 400 at most"),
+        ("ceildiv(N, cores)", "9" * 30, "is outside the range"),
         ("min(start + block, N)", "N * 99999999999999999 * 99999999999999", "instructions|away"),
         ("min(start + block, N)", "N * 99999999999999999999999", "a number in the expression is above"),
-        ("A(i,k)", "A(i*9999999999999999,k)", "bytes from the start"),
+        ("A(i,k)", "A(i*9999999999999999,k)", "B away from the first"),
         ("code_bytes: 556", "code_bytes: 5000000000", "'code_bytes' must be"),
-        ("kernel: k1", "fallback: [1, 2]\nkernel: k1", "must consist of 'key: value' lines"),
+        ("kernel: k1", "fallback: [1, 2]\nkernel: k1", "a mapping is needed, not the value 1"),
         ("kernel: k1", "fallback:\n  - {when: '1', use: k1, cost: A}\nkernel: k1", "form a cycle"),
     ],
 )
@@ -108,9 +111,9 @@ def test_a_kernel_file_with_a_mistake(
 
 def test_loops_inside_each_other_without_end() -> None:
     depth = DEEPEST + 1
-    with pytest.raises(ConfigError, match="loops and conditions inside each other"):
+    with pytest.raises(ConfigError, match="nested loops and conditions"):
         parse_nest("if (1) {" * 2000 + "}" * 2000)
-    with pytest.raises(ConfigError, match="loops and conditions inside each other"):
+    with pytest.raises(ConfigError, match="nested loops and conditions"):
         parse_nest("for 0..2 hw { A " * depth + "}" * depth)
 
 
@@ -224,9 +227,9 @@ def _picture(folder: Path, name: str) -> tuple[str, ...]:
     [
         (lambda data: data.replace(b",", b",\xff", 1), "is not UTF-8 text"),
         (lambda data: data.replace(b"\n", b"\n" + b"x" * 200_000, 1), "field larger than field limit"),
-        (lambda data: data + b"\n1,2\n", "different numbers of fields"),
-        (lambda data: re.sub(rb",\d+,", b",nan,", data), "not a whole number"),
-        (lambda data: re.sub(rb",\d+,", b"," + b"9" * 5000 + b",", data), "is above"),
+        (lambda data: data + b"\n1,2\n", "the row does not have"),
+        (lambda data: re.sub(rb",\d+,", b",nan,", data), "must be a whole number"),
+        (lambda data: re.sub(rb",\d+,", b"," + b"9" * 5000 + b",", data), "above"),
         (lambda data: b"", "no column"),
     ],
 )

@@ -214,7 +214,7 @@ def test_the_optimal_placement_of_a_small_l2_ends() -> None:
 
 def test_the_limit_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     require_host_memory(1 << 30, "the tensors need")
-    with pytest.raises(InputError, match=r"need about 2\.0 GiB .*, but only 1\.0 GiB are allowed") as refusal:
+    with pytest.raises(InputError, match=r"need about 2\.0 GiB .*, but the limit is 1\.0 GiB") as refusal:
         require_host_memory(1 << 31, "the tensors need", where="here")
     assert f"{HOST_MEMORY_VARIABLE}=2GiB" in str(refusal.value.cure)
     monkeypatch.setenv(HOST_MEMORY_VARIABLE, "2GiB")
@@ -256,7 +256,7 @@ def test_a_large_table_of_cases_is_not_read(name: str, tmp_path: Path) -> None:
 def test_a_line_without_end_is_not_read(tmp_path: Path) -> None:
     file = tmp_path / "a.csv.gz"
     file.write_bytes(gzip.compress(b"id,cycles\n" + bytes(100_000_000), 1))
-    with at_once(), pytest.raises(ConfigError, match="a line has more than 1048576 characters"):
+    with at_once(), pytest.raises(ConfigError, match="the line has more than 1048576 characters"):
         read_cases(file, (Column("cycles", 1),))
 
 

@@ -21,8 +21,8 @@ layers:
   - {name: fc, type: linear, out_features: 2}
 """
 FIRST = (
-    "an input [32, 32, 3] is 32 channels of 32 by 3: channels come first (also with layout HWC); "
-    "write an image of 3 as [3, 32, 32]"
+    "write an image of 3 channels as [3, 32, 32], channels first (with layout HWC, too): "
+    "[32, 32, 3] has 32 channels of 32 by 3"
 )
 FILES = {
     "chip.yaml": "name: x\n",
@@ -98,7 +98,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "run pulp-open",
             "'pulp-open' is a SoC, not a model",
-            "name a model (`pulptrain list models`): pulptrain run tutorial-cnn --soc pulp-open",
+            "use a model (`pulptrain list models`), e.g. pulptrain run tutorial-cnn --soc pulp-open",
         ),
         (
             "run simple-mlp --soc simple-mlp",
@@ -108,7 +108,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "zebra a b",
             "unknown command 'zebra'",
-            "known: run, tune, explore, fit, kernel, primitive, validate, convert, replay, plot, why, "
+            "use one of run, tune, explore, fit, kernel, primitive, validate, convert, replay, plot, why, "
             "what-if, deploy, compare, barvinn, list, show, new, example",
         ),
         ("simple-mlp --l1 64KiB", "unknown command 'simple-mlp'", "pulptrain run simple-mlp --l1 64KiB"),
@@ -135,7 +135,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "run simple-mlp --fpus 3",
             "--fpus: unknown FPU arrangement '3'",
-            "3-static (by core number), 3-dynamic (per cycle), or private",
+            "use 3-static (by core number), 3-dynamic (per cycle), or private",
         ),
         (
             "primitive conv2d --shape 3,8,8",
@@ -145,12 +145,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "run simple-mlp --soc soc.yaml",
             "soc.yaml:3: unknown key 'cores' in the SoC file",
-            "under 'parameters': parameters: {cores: {value: 4}}",
+            "write the key in parameters: {cores: {value: 4}}",
         ),
         (
             "run simple-mlp --soc in-parameters.yaml",
             "in-parameters.yaml:3: parameter 'cores' must be a mapping, not the value 4",
-            "cores: {value: 4}",
+            "write cores: {value: 4}",
         ),
         (
             "run simple-mlp --cores eight",
@@ -172,7 +172,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "simple-mlp: fc1.UPD does not use a matmul kernel",
             "use one of FW, IG, WG, fc1.FW, fc1.WG, fc2.FW, fc2.IG, fc2.WG",
         ),
-        ("run simple-mlp --soc chip", "unknown SoC 'chip'", "'chip.yaml'"),
+        ("run simple-mlp --soc chip", "unknown SoC 'chip'", "use 'chip.yaml'"),
         (
             "primitive relu --shape 4 --kernel mm",
             "relu: relu.FW does not use a matmul kernel",
@@ -185,19 +185,19 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "run simple-mlp --set cores=many",
-            "--set cores=many: 'cores' is 'many' but must be a whole number",
-            "use a whole number (count); pulp-open has 8 count",
+            "--set cores=many: 'cores' is 'many', but must be a whole number",
+            "use a whole number; pulp-open has 8",
         ),
         (
             "run simple-mlp --resident all",
             "--resident: simple-mlp has no tensor 'all'",
             "use auto (tensors that save cycles), or names: TENSOR,TENSOR@OP..OP",
         ),
-        ("show stall", "show: 'stall' is a group of names, not one of them", f"name one of {STALLS}"),
+        ("show stall", "show: 'stall' is a kind of names, not a name", f"use one of {STALLS}"),
         (
             "show kernels",
-            "show: 'kernels' is a group of names, not one of them",
-            "see pulptrain list kernels",
+            "show: 'kernels' is a kind of names, not a name",
+            "use a name of `pulptrain list kernels`",
         ),
         (
             "primitive conv2d",
@@ -282,7 +282,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "--loss: small.yaml already specifies 'loss', so --loss does not apply",
             "set 'loss:' in the file, or use the option with a PyTorch module or an ONNX file",
         ),
-        ("run group.yaml", "group.yaml:4: unknown layer 'fcc'", "'fc' (known: fc)"),
+        ("run group.yaml", "group.yaml:4: unknown layer 'fcc'", "use 'fc'"),
         (
             "run groups.yaml",
             "groups.yaml:4: item 1 of 'groups' of optimizer 'sgd' is the text 'fc': input should be a valid "

@@ -80,7 +80,7 @@ def test_a_new_table_has_the_ops_of_a_run(
     for arguments, told in (
         (
             ["mine.yaml", "--run", "out"],
-            "--run: --run applies only if FILE is a .csv file, or with --kind energy",
+            "--run: the option applies only if FILE is a .csv file, or with --kind energy",
         ),
         (["third.csv", "--run", "."], "cannot read"),
     ):
@@ -141,7 +141,7 @@ def test_a_shown_file_can_be_copied_and_run(
     for arguments, hint in (
         (["show", "conv2", "--kind", "primitive"], "'conv2d'"),
         (["show", "pulp-open", "dmma"], "dma"),
-        (["show", "mm", "--file"], "applies only to models and SoCs"),
+        (["show", "mm", "--file"], "has no YAML file that --file can print"),
         (["show", "mm", "--kind", "kernl"], "'kernel'"),
         (["show", "mm", "--codegen", "clang"], "clang-xpulp"),
     ):

@@ -164,7 +164,7 @@ def test_a_speed_up_adds_up_and_is_at_most_ideal_where_nothing_waits(
             "one run, use --what speed-up, or draw all on one axis by pulptrain compare .* --out strips.png",
         ),
         (["8", "2", "--what", "speed-up", "--window", "0:9"], "whole runs"),
-        (["8", "--out", "all.pdf"], "pictures cannot share one file"),
+        (["8", "--out", "all.pdf"], "pictures cannot share the one file"),
         (["8", "--out", ""], "--out: the value is empty, but must be a name"),
         (["8", "--what", "bytes", "--out", "none/x.pdf"], "does not exist"),
         (["nowhere"], "a folder written by"),

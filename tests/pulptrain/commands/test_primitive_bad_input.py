@@ -105,9 +105,9 @@ def test_values_of_the_user_s_own_are_what_is_computed(values, capsys) -> None:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"y": np.ones(8)}, "no tensor 'y'"),
+        ({"y": np.ones(8)}, "unknown tensor 'y'"),
         ({"x": np.ones(8)}, r"'x' has shape \(8,\), but must have shape \(1, 8\)"),
-        ({"x": np.array([["a"] * 8])}, "'x' has dtype <U1, but must hold numbers"),
+        ({"x": np.array([["a"] * 8])}, "'x' has dtype <U1"),
     ],
 )
 def test_values_that_do_not_fit_are_refused(arrays, message: str, values, capsys) -> None:
@@ -118,7 +118,7 @@ def test_values_that_do_not_fit_are_refused(arrays, message: str, values, capsys
 
 def test_a_mask_that_is_neither_0_nor_1_is_refused(values, capsys) -> None:
     given = values(**{"dropout.mask": np.full((1, 8), 2**63 + 1, np.uint64)})
-    assert "'dropout.mask' must hold only the numbers 0 and 1" in refused(
+    assert "use only 0 and 1" in refused(
         capsys, "primitive", "dropout", "--step", "ig", "--shape", "8", "--values", given
     )
 

@@ -59,7 +59,7 @@ def test_a_file_of_the_users_in_the_folder_is_refused_before_any_work(
 ) -> None:
     (tmp_path / name).write_text('{"mine": 1}')
     error = refused(["run", "digits-cnn", "--quiet", "--out", str(tmp_path)], capsys)
-    assert "was not overwritten" in error
+    assert "nothing was overwritten" in error
     assert name in error
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == '{"mine": 1}'

@@ -153,14 +153,16 @@ def test_that_none_was_found_in_time_is_not_that_there_is_none(monkeypatch: pyte
 
     monkeypatch.setattr("pulptrain.fitting.fit_model.solve", nothing)
     with pytest.raises(
-        InputError, match=r"after 0.1 s without a way .* there may still be one\n  try: use --time-limit 60"
+        InputError,
+        match=r"after 0.1 s without a way .* a longer search may find one\n  try: use --time-limit 60",
     ):
         pt.fit("simple-mlp", l2="4KiB", l3=0, icache="warm", time_limit=0.1)
 
 
 def test_a_refusal_ends_with_its_time_and_names_one_form_that_fits() -> None:
     with pytest.raises(
-        InputError, match=r"--time-limit: the search reached its time limit .* of L2; there may still be some"
+        InputError,
+        match=r"--time-limit: the search reached its time limit .* of L2; a longer search may find some",
     ) as raised:
         pt.fit("simple-mlp", l2="2KiB", l3=0, icache="warm", time_limit=0.01)
     size = re.search(r"--l2 (\d+)KiB for inference;", str(raised.value))
@@ -229,7 +231,7 @@ def test_with_room_for_everything_nothing_is_decided() -> None:
         (["--deadline", "soon"], 2, "cannot read 'soon'"),
         (["--objective", "energy"], 2, "pulp-open has no energy coefficients"),
         (["--allow", "magic"], 2, "unknown change 'magic'"),
-        (["--train", "fc7"], 2, "no layer 'fc7'"),
+        (["--train", "fc7"], 2, "unknown layer 'fc7'"),
         (["--objective", "fun"], 2, "unknown objective 'fun'"),
     ],
 )
@@ -247,7 +249,7 @@ def test_without_an_l3_to_page_to_the_forms_that_fit_are_told(
     words += ["--l2", "4KiB", "--l3", "0"]
     assert dispatch(words) == 3
     told = capsys.readouterr().err
-    assert "without L3 nothing can be paged" in told
+    assert "add an L3 to page to" in told
     assert "inference" in told
 
 

@@ -186,8 +186,8 @@ def test_weights_that_were_trained_are_not_written_over_by_those_a_model_begins_
     monkeypatch.chdir(folder)
     net = MODELS["module"]
     assert run(["run", *net, "--save-values", "trained.npz", "-q"]) == 0
-    assert "trained.npz' already exists" in refused(capsys, "fit", *net, "--save-model", "trained.yaml")
-    assert "trained.npz' already exists" in refused(capsys, "convert", *net, "trained.yaml")
+    assert "trained.npz' exists already" in refused(capsys, "fit", *net, "--save-model", "trained.yaml")
+    assert "trained.npz' exists already" in refused(capsys, "convert", *net, "trained.yaml")
 
 
 @pytest.mark.needs_torch
@@ -231,17 +231,17 @@ def test_values_are_looked_at_where_no_number_is_computed_too(folder, capsys, mo
     [
         (
             "what-if out",
-            "out is a folder of results, not a model\n  try: its model, simple-mlp; or pulptrain why",
+            "out is a folder of results, not a model\n  try: use its model, simple-mlp; or pulptrain why",
         ),
         ("run .", ". is a folder, not a model"),
         ("tune spec.yaml", "spec.yaml is an exploration, not a model\n"),
         ("fit soc.yaml", "soc.yaml is a SoC, not a model"),
         ("run x.csv", "x.csv is a table of measured rows, not a model"),
-        ("explore simple-mlp", "add 'model: simple-mlp', then pulptrain explore spec.yaml"),
+        ("explore simple-mlp", "add 'model: simple-mlp', and use spec.yaml"),
         ("explore out", "out is a folder of results, not an exploration file"),
-        ("why simple-mlp", "try: pulptrain run simple-mlp --out DIR, then use DIR here"),
-        ("plot net.onnx", "try: pulptrain run net.onnx --out DIR, then use DIR here"),
-        ("compare net.py:Net out", "try: pulptrain run net.py:Net --out DIR, then use DIR here"),
+        ("why simple-mlp", "try: run `pulptrain run simple-mlp --out DIR`, and use DIR"),
+        ("plot net.onnx", "try: run `pulptrain run net.onnx --out DIR`, and use DIR"),
+        ("compare net.py:Net out", "try: run `pulptrain run net.py:Net --out DIR`, and use DIR"),
         ("kernel simple-mlp", "simple-mlp is a model, not a kernel"),
         ("primitive simple-mlp", "simple-mlp is a model, not a layer, loss or optimizer"),
         ("validate simple-mlp x.csv", "simple-mlp is a model, not a kind of measured rows"),

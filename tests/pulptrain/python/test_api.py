@@ -257,7 +257,7 @@ def test_wrong_parts_of_a_network_are_refused_at_the_line_of_the_script(make: ob
     ("change", "message"),
     [
         ({"cores": 99}, "cores = 99 must be between 1 and 16"),
-        ({"cores": "8"}, "'8' is not a valid value of 'cores'"),
+        ({"cores": "8"}, "'8' is not a value of 'cores'"),
         ({"l1": "64KB"}, "the unit 'KB' is ambiguous"),
         ({"bank_conflicts": "maybe"}, "maybe"),
         ({"overrides": {"dma.nothing": 1}}, "unknown parameter 'dma.nothing'"),
@@ -299,7 +299,7 @@ def test_an_op_that_is_not_there_is_named_with_those_that_are() -> None:
     result = pt.run(small_model(), functional=False)
     with pytest.raises(pt.InputError, match=r"the run has no 'conv.FW'(?s:.*)conv2d1.FW"):
         result["conv.FW"]
-    with pytest.raises(pt.InputError, match="added up by 'colour'"):
+    with pytest.raises(pt.InputError, match="add up cycles by 'colour'"):
         result.by("colour")  # type: ignore[arg-type]
 
 

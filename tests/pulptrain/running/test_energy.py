@@ -85,7 +85,7 @@ def test_cycles_do_not_depend_on_the_supply_nor_on_clocks_that_keep_their_ratio(
         ("--soc gap9 --vdd 0.65V", "gap9 reaches 240 MHz at 0.65 V, not 370 MHz"),
         ("--soc gap9 --freq -3MHz", "negative"),
         ("--energy tutorial-cnn", "is a model, not a"),
-        ("--energy mine.yaml", "no such file"),
+        ("--energy mine.yaml", "the file does not exist"),
     ],
 )
 def test_what_cannot_be_counted_is_refused_before_anything_runs(

@@ -140,9 +140,9 @@ def test_the_im2col_that_tune_chose_is_the_one_that_runs(
     ("options", "message"),
     [
         (["--im2col", "conv.FW=gpu"], "one of cores, dma, none"),
-        (["--im2col", "relu.FW=dma"], "relu.FW: this op has no choice of implementation"),
+        (["--im2col", "relu.FW=dma"], "relu.FW: the op has one implementation only"),
         (["--im2col", "conv.XX=dma"], "no op or step 'conv.XX'"),
-        (["--im2col", "dma"], "write it as conv1.WG=dma"),
+        (["--im2col", "dma"], "write e.g. conv1.WG=dma"),
         (["--variant", "conv.FW=as-published"], "one of cores, dma, none"),
         (["--variant", "fast"], "default or as-published"),
         (["--variant", "default", "--variant", "as-published"], "default or as-published"),
@@ -213,7 +213,7 @@ def test_a_model_as_published_is_tuned_and_run_as_such(
     assert ran["cycles"] == tuned["cycles"]
     published = {op["name"] for op in ran["ops"] if op["variant"] == "as-published"}
     assert published == {"sum.FW", "sum.IG", "dw.WG", "dw.IG", "dw.ACC"}
-    assert "but this run has block with its current" in refused(
+    assert "but this run has 'block' with another batch" in refused(
         capsys, "run", "block.yaml", *SIMPLE, "--schedule", "schedule.yaml"
     )
     one = printed(capsys, "run", "block.yaml", *SIMPLE, "--variant", "dw.WG=as-published")
@@ -276,7 +276,7 @@ def test_layouts_are_searched_recorded_and_run(model: str, capsys: pytest.Captur
     ("edited", "message"),
     [
         ("layout: {conv: HCW}", "unknown layout 'HCW'"),
-        ("layout: {relu: HWC}", "the layout of 'relu' cannot be chosen"),
+        ("layout: {relu: HWC}", "layer 'relu' has one layout only"),
         ("layout: {conv: CHW}", "small has no op 'conv.layout.FW'"),
     ],
 )
@@ -390,8 +390,8 @@ def test_ctrl_c_leaves_a_schedule_that_runs(
         (["--strategy", "best"], "exhaustive"),
         (["--workers", "0"], "1 or more"),
         (["--executor", "dask://"], "dask://HOST:PORT"),
-        (["--cache", "c", "--no-cache"], "--cache and --no-cache exclude each other"),
-        (["--start", "none.yaml"], "no such file"),
+        (["--cache", "c", "--no-cache"], "--cache and --no-cache contradict"),
+        (["--start", "none.yaml"], "the file does not exist"),
         (["--tilings", "-1"], "--tilings"),
         (["--step-variants", "gpu"], "unknown variant 'gpu'"),
         (["--variant", "FW=none"], "limit the choice of tune by --step-variants"),

@@ -70,7 +70,7 @@ def test_no_action_is_made_of_a_program_that_is_too_large(monkeypatch: pytest.Mo
     monkeypatch.setattr(ProgramBuilder, "add_op", made)
     monkeypatch.setattr(host_memory, "ACTION_BYTES", 16 * MIB)  # as if there were thousands more
     with pytest.raises(
-        InputError, match=r"needs about .* actions .* MiB, .* DMA commands .*, but only 1\.0 GiB are"
+        InputError, match=r"needs about .* actions .* MiB, .* DMA commands .*, but the limit is 1\.0 GiB"
     ) as no:
         run_model("digits-cnn")
     assert f"{HOST_MEMORY_VARIABLE}=" in str(no.value.cure)
@@ -91,7 +91,7 @@ def test_a_convolution_of_hundreds_of_thousands_of_tiles_is_refused_before_one_i
     timing = with_options(load_soc("pulp-open", "rtl"), l1="12KiB", l2="64MiB")
     monkeypatch.setenv(HOST_MEMORY_VARIABLE, "1GiB")
     monkeypatch.setattr(Tiler, "build", built)
-    with pytest.raises(InputError, match=r"needs about .* kernels .*, but only 1\.0 GiB are"):
+    with pytest.raises(InputError, match=r"needs about .* kernels .*, but the limit is 1\.0 GiB"):
         build_schedule(graph, timing, TeamCostModel(timing), ScheduleOptions(), use=use)
 
 
@@ -107,7 +107,7 @@ def test_runs_without_numbers_are_not_charged_for_them(
         assert run(timing_only) == 2
     said = capsys.readouterr().err
     assert "PyTorch 288.0 MiB" in said
-    assert "300.0 MiB are allowed" in said
+    assert "the limit is 300.0 MiB" in said
     assert "run --no-functional, 288." in said
 
 

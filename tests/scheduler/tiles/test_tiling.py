@@ -153,7 +153,7 @@ def test_a_fixed_tile_must_name_dimensions_of_the_step() -> None:
     assert tiler.fixed({"co": 4}, 10_000, ["ci", "co"]).order == ("ci", "co", "n")
     with pytest.raises(InputError, match="one of n, co, ci"):
         tiler.fixed({"rows": 4}, 10_000)
-    with pytest.raises(InputError, match=r"must be between 1 and 6"):
+    with pytest.raises(InputError, match=r"use 1 to 6"):
         tiler.fixed({"co": 9}, 10_000)
     with pytest.raises(InputError, match="names a dimension twice"):
         tiler.fixed({}, 10_000, ["co", "co"])

@@ -177,7 +177,9 @@ def test_a_row_that_no_machine_can_measure_is_refused_with_its_line(
 ) -> None:
     header, rows = measured_rows(kind)
     path = with_cell(tmp_path, header, next(row for row in rows if text in row), column, cell)
-    message = r"row '.*(no (element|core is set|lines of)|cannot start|lines of 65536 B|does not list)"
+    message = (
+        r"row '.*(no (element|lines of)|with n_traffic_cores 0|cannot start|lines of 65536 B|does not list)"
+    )
     with pytest.raises(InputError, match=message) as caught:
         validate(kind, path, workers=1)
     assert caught.value.where == f"{path}:2"
@@ -221,7 +223,7 @@ def test_rows_are_chosen_by_column_but_all_are_checked(tmp_path: Path) -> None:
         read_cases(path, mm.COLUMNS, [parse_selection("kernal=mm")])
     with pytest.raises(InputError, match="the file has no row to predict") as caught:
         read_cases(path, mm.COLUMNS, [parse_selection("kernel=mn"), parse_selection("id=r1")])
-    assert caught.value.cure == "--where: kernel is one of 'mm', 'mm_u2'; id is one of 'r1', 'r2'"
+    assert caught.value.cure == "use another --where: kernel is one of 'mm', 'mm_u2'; id is one of 'r1', 'r2'"
     bad = mm_file(tmp_path, MM_ROW.replace(",8,8,8,", ",8,x,8,"), other)
     with pytest.raises(ConfigError):
         read_cases(bad, mm.COLUMNS, [parse_selection("kernel=mm_u2")])
@@ -266,8 +268,8 @@ def test_a_row_with_two_measured_times_is_two_cases() -> None:
 @pytest.mark.parametrize(
     ("kind", "cells", "hint"),
     [
-        ("icache", {"cores": 1, "n_nops": 1 << 40, "code_bytes": 64}, "of code do not fit in memory"),
-        ("dma-contention", {"bytes": 64, "n_traffic_cores": 8}, "8 cores and the master are to load"),
+        ("icache", {"cores": 1, "n_nops": 1 << 40, "code_bytes": 64}, "of code do not fit"),
+        ("dma-contention", {"bytes": 64, "n_traffic_cores": 8}, "8 cores are too many besides the master"),
         ("dma-contention", {"bytes": 1 << 20, "n_traffic_cores": 0}, "but its length field holds"),
         ("overlap", {"transfers": 17}, "17 transfers start before"),
         ("micro", {"group": "cluster_pe0", "name": "nop", "n": 1 << 30}, "operations"),
@@ -577,7 +579,7 @@ def test_unmodelled_loops_and_layers_say_so() -> None:
         "codegen": "clang-xpulp",
     }
     for cells, message in (
-        ({"primitive": "gelu", "step": "FW"}, "does not model the layer step 'gelu FW'"),
+        ({"primitive": "gelu", "step": "FW"}, "does not model the step 'gelu FW'"),
         ({"primitive": "relu", "step": "FW", "layout": "HWC"}, "relu FW HWC"),
         ({"primitive": "relu", "step": "FW", "dtype": "bf17"}, "bf17"),
         ({"primitive": "linear", "step": "FW", "variant": "vector_matrix", "dtype": "bf16"}, "vector_matrix"),

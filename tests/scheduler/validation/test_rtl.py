@@ -138,7 +138,7 @@ def test_rows_of_divisions_are_within_a_cycle() -> None:
 
 
 def test_a_part_nobody_wrote_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="no part 'outputs'") as caught:
+    with pytest.raises(ConfigError, match="unknown part 'outputs'") as caught:
         bare_loop.code("outputs")
     assert "output" in str(caught.value.cure)
 

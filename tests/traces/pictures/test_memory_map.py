@@ -43,10 +43,10 @@ def test_a_damaged_file_is_named_with_its_line(tmp_path: Path) -> None:
     path = write_blocks(BLOCKS, tmp_path)
     text = path.read_text()
     path.write_text(text.replace("4096", "many", 1))
-    with pytest.raises(InputError, match=r"memory\.csv:3: '\w+' is not a whole number"):
+    with pytest.raises(InputError, match=r"memory\.csv:3: '\w+' is 'many', but must be a whole number"):
         read_blocks(tmp_path)
     path.write_text(text.replace(",l1,", ",<<,", 1))
-    with pytest.raises(InputError, match=r"memory\.csv:\d+: unknown memory '<<'; memories are l1, l2, l3"):
+    with pytest.raises(InputError, match=r"memory\.csv:\d+: unknown memory '<<'; known: l1, l2, l3"):
         read_blocks(tmp_path)
     path.write_text(text.replace("size_bytes", "size", 1))
     with pytest.raises(InputError, match="no column 'size_bytes'"):

@@ -246,7 +246,7 @@ def test_a_result_draws_every_picture_to_every_kind_of_file(result: Result, tmp_
     assert path.read_bytes().startswith(b"%PDF")
     assert result.gantt(tmp_path / "g.svg", window="fc.WG", colour_by="stall").is_file()
     assert "kernel" in result.gantt(tmp_path / "g.svg", window=(80_000, 90_000)).read_text()
-    with pytest.raises(InputError, match="no picture 'rooflin'"):
+    with pytest.raises(InputError, match="unknown picture 'rooflin'"):
         result.plot("rooflin", tmp_path / "x.svg")
     with pytest.raises(InputError, match="the picture format of"):
         result.plot("bytes", tmp_path / "x.jpg")

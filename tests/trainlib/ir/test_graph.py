@@ -200,10 +200,10 @@ def test_casts_stand_where_the_format_changes_forward_and_backward(dtype):
 
 def test_a_branch_that_leads_nowhere_and_an_unknown_input_are_refused():
     conv, act = layer("conv", "conv2d", out_channels=1, kernel=1), layer("act", "relu")
-    with pytest.raises(ShapeError, match="no layer or loss uses the output"):
+    with pytest.raises(ShapeError, match="no layer and no loss uses the output"):
         build_training_graph(model(conv, act, replace(layer("other", "relu"), inputs=("conv",))))
     with pytest.raises(ShapeError, match="input 'conf' is not an earlier layer") as caught:
         build_training_graph(model(conv, replace(act, inputs=("conf",))))
     assert "'conv'" in caught.value.cure
-    with pytest.raises(ShapeError, match="takes 2 inputs, not 1"):
+    with pytest.raises(ShapeError, match="takes 2 inputs, but has 1"):
         build_training_graph(model(conv, layer("sum", "add")))

@@ -142,9 +142,9 @@ def test_a_layer_reads_what_its_file_says(tmp_path: Path, word: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "cure"),
     [
-        ("sigmoid, backward_reads: input", "try: backward_reads: output"),
-        ("clip, low: 0.0, backward_reads: output", "try: backward_reads: input or mask"),
-        ("batch_norm, backward_reads: output", "try: backward_reads: input"),
+        ("sigmoid, backward_reads: input", "try: use backward_reads: output"),
+        ("clip, low: 0.0, backward_reads: output", "try: use backward_reads: input or mask"),
+        ("batch_norm, backward_reads: output", "try: use backward_reads: input"),
         ("shift, offset: 1.0, backward_reads: mask", "remove .backward_reads."),
         ("relu, backward_reads: middle", "middle"),
     ],

@@ -115,20 +115,24 @@ def test_own_values_are_stored_as_the_model_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("layers", "model", "message"),
     [
-        (changed(NET, "last", INT8), "", r"form\.yaml:14: .*int8, but weight of this layer is trained"),
+        (
+            changed(NET, "last", INT8),
+            "",
+            r"form\.yaml:14: .*int8 needs frozen weights, but weight of the layer is trained",
+        ),
         (changed(NET, "frozen", INT8), "train: [frozen]", r"frozen, which is frozen by trainable"),
-        (changed(NET, "last", INT8), "train: [last]", r"weight of this layer is trained"),
+        (changed(NET, "last", INT8), "train: [last]", r"weight of the layer is trained"),
         (
             changed(NET, "act", INT8),
             "",
-            r"form\.yaml:13: .*tanh has no weights that can be stored so\n  try: .*lin",
+            r"form\.yaml:13: .*weights of tanh cannot be stored in that format\n  try: .*lin",
         ),
         (changed(NET, "frozen", "frozen_weights: int4"), "", r"form\.yaml:12: 'frozen_weights' .*'int8'"),
         (NET, "frozen_weights: fp8", r"form\.yaml:9: 'frozen_weights' .*'int8'"),
         (
             changed(CNN, "norm1", f"{INT8}, trainable: false"),
             "",
-            r"batch_norm has no weights that can be stored",
+            r"weights of batch_norm cannot be stored",
         ),
         (
             (

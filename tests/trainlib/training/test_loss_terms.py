@@ -116,7 +116,7 @@ def test_more_inputs_change_nothing_of_what_one_is_fed(tmp_path: Path) -> None:
         (("target: input", "target: input, label: y"), 3, "both a 'target' and a 'label'"),
         (("target: input", "label: input"), 3, "label 'input' and an input of the model have the same name"),
         (("target: input", "lable: y"), 3, "unknown key 'lable'"),
-        (("target: teacher", "target: input"), 6, "no layer or loss uses the output"),
+        (("target: teacher", "target: input"), 6, "no layer and no loss uses the output"),
     ],
 )
 def test_what_does_not_fit_is_refused_at_its_line(

@@ -310,11 +310,11 @@ def test_any_mixture_of_forms_agrees_with_torch(
             "train: [fc]",
             r"form\.yaml:18: 'train' lists layer fc, which is frozen by trainable: false",
         ),
-        (changed(CNN, "fc", "trainable: [wieght]"), "", r"form\.yaml:18: .*no parameter 'wieght'"),
+        (changed(CNN, "fc", "trainable: [wieght]"), "", r"form\.yaml:18: .*'trainable' names 'wieght'"),
         (
             changed(CNN, "fc", "trainable: [bias]"),
             "",
-            r"form\.yaml:18: .*together, so weight must be trained",
+            r"form\.yaml:18: .*together, so 'weight' must be trained",
         ),
         (changed(CNN, "fc", "trainable: 3"), "", r"form\.yaml:18: .*trainable"),
         (

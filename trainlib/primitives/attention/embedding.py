@@ -55,10 +55,11 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
         raise ShapeError(
             f"embedding needs an integer input, but its input is {source.dtype}",
             where=where,
-            cure="connect it directly to an input with the key 'classes'",
+            cure="connect the embedding directly to an input with the key 'classes'",
         )
     if padding is not None and padding >= vocabulary:
-        raise ShapeError(f"padding_id {padding} must be below the vocabulary size, {vocabulary}", where=where)
+        cure = f"use padding_id: 0 to {vocabulary - 1}"
+        raise ShapeError(f"padding_id {padding} is outside the vocabulary", where=where, cure=cure)
     numbers = {
         "batch": source.shape[0],
         "vocabulary": vocabulary,

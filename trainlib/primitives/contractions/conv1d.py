@@ -57,7 +57,8 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     given = attributes["padding"]
     sides = [given, given] if isinstance(given, int) else list(given)
     if len(sides) != 2:
-        raise ShapeError(f"padding is {given}, but must be one number or [before, after]", where=where)
+        cure = "use one number or [before, after]"
+        raise ShapeError(f"padding has {len(sides)} numbers: {given}", where=where, cure=cure)
     rows = {"kernel": [1, attributes["kernel"]], "padding": [0, 0, *sides]}
     rows |= {name: [1, attributes[name]] for name in ("stride", "dilation")}
     image = replace(inputs[0], shape=(batch, ci, 1, length), layout="CHW")

@@ -54,7 +54,8 @@ def two_of(attributes: Mapping[str, Any], key: str, where: str) -> tuple[int, in
     given = attributes[key]
     values = (given, given) if isinstance(given, int) else tuple(given)
     if len(values) != 2:
-        raise ShapeError(f"{key} is {given}, but must be one number or [rows, columns]", where=where)
+        cure = "use one number or [rows, columns]"
+        raise ShapeError(f"{key} has {len(values)} numbers: {given}", where=where, cure=cure)
     if min(values) < 1:
         raise ShapeError(f"{key} is {given}, but must be 1 or more", where=where, cure=f"use {key}: 1")
     return values[0], values[1]
@@ -68,11 +69,12 @@ def padding_of(attributes: Mapping[str, Any], where: str) -> Pads:
         values = [values[0], values[0], values[1], values[1]]
     if len(values) != 4:
         raise ShapeError(
-            f"padding is {given}, but must be one number, [rows, columns] or [up, down, left, right]",
+            f"padding has {len(values)} numbers: {given}",
             where=where,
+            cure="use one number, [rows, columns] or [up, down, left, right]",
         )
     if min(values) < 0:
-        raise ShapeError(f"padding is {given}, but must not be negative", where=where)
+        raise ShapeError(f"padding is {given}", where=where, cure="use padding of 0 or more")
     return values[0], values[1], values[2], values[3]
 
 

@@ -40,7 +40,8 @@ def _output_padding(attributes: Mapping[str, Any], window: Mapping[str, Any], wh
     given = attributes["output_padding"]
     extra = (given, given) if isinstance(given, int) else tuple(given)
     if len(extra) != 2:
-        raise ShapeError(f"output_padding is {given}, but must be one number or [rows, columns]", where=where)
+        cure = "use one number or [rows, columns]"
+        raise ShapeError(f"output_padding has {len(extra)} numbers: {given}", where=where, cure=cure)
     for more, stride, dilation in zip(extra, window["strides"], window["dilations"], strict=True):
         if not 0 <= more < max(stride, dilation):
             raise ShapeError(

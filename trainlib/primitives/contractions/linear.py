@@ -46,7 +46,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
         raise ShapeError(
             f"linear needs a vector or a sequence of vectors, but its input has shape {shape[1:]}",
             where=where,
-            cure="put a flatten layer before it",
+            cure="put a flatten layer before the linear layer",
         )
     batch, *tokens, ci = shape
     co = attributes["out_features"]

@@ -44,7 +44,9 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     (batch, *left), (_, *right) = inputs[0].shape, inputs[1].shape
     if not left or not right:
         raise ShapeError(
-            f"matmul needs vectors or matrices, but its inputs have shapes {left} and {right}", where=where
+            f"the inputs of matmul have shapes {left} and {right} without the batch",
+            where=where,
+            cure="use vectors or matrices",
         )
     turned = attributes["transpose_b"] and len(right) > 1
     rows = left[-2] if len(left) > 1 else 1
@@ -55,14 +57,15 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
             f"cannot multiply {tuple(left)} by {tuple(right)}: the first has {left[-1]} columns, the "
             f"second {inner} rows",
             where=where,
-            cure="set transpose_b: true if the second is stored transposed",
+            cure="set transpose_b: true if the second input is stored transposed",
         )
     try:
         leading = np.broadcast_shapes(tuple(left[:-2]), tuple(right[:-2]))
     except ValueError as error:
         raise ShapeError(
-            f"matmul cannot broadcast its leading dimensions {tuple(left[:-2])} and {tuple(right[:-2])}",
+            f"cannot broadcast the leading dimensions {tuple(left[:-2])} and {tuple(right[:-2])}",
             where=where,
+            cure="use leading dimensions that are equal or 1",
         ) from error
     output = [*leading, *([rows] if len(left) > 1 else []), *([columns] if len(right) > 1 else [])]
     if not output:

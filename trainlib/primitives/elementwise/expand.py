@@ -40,7 +40,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
         raise ShapeError(
             f"cannot expand {tuple(sample)} to {list(wanted)}",
             where=where,
-            cure="use sizes that are equal or were 1, counted from the last dimension",
+            cure="change only sizes of 1, counted from the last dimension",
         )
     output = (batch, *wanted)
     check_rank(output, where)

@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from configs.values import replace
 from trainlib.ir.graph import Initial, Op, Tensor
 from trainlib.ir.steps import Tensors, part
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Parameter, Step, Values
 from trainlib.primitives.lowering.axes import LEADING, Area, Axes, LeadingBoxes
-from trainlib.primitives.lowering.boxes import CUT_DIMENSIONS
+from trainlib.primitives.lowering.boxes import CUT_DIMENSIONS, rows_of
 from trainlib.primitives.lowering.calls import BATCH, VECTOR_ADD
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
@@ -28,11 +27,7 @@ START = Initial("normal", 0.02)
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
-    shape = inputs[0].shape
-    if len(shape) < 2:
-        raise ShapeError(
-            f"position needs an input with a dimension after the batch, but its shape is {shape}", where=where
-        )
+    shape = rows_of(inputs[0], "position", where)
     return LayerPlan(shape, {"w": Parameter(shape[1:], START)})
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from configs.dtypes import FP32
-from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from configs.values import replace
 from trainlib.ir.graph import Initial, Op, Tensor
@@ -31,6 +30,7 @@ from trainlib.primitives.definition import (
 )
 from trainlib.primitives.formulas import Formula, parameters
 from trainlib.primitives.lowering.axes import LEADING, ONE, Area, Axes, LeadingBoxes
+from trainlib.primitives.lowering.boxes import rows_of
 from trainlib.primitives.lowering.pieces import EXACT_ROW_SUM, Piece, TileBuilder
 from trainlib.primitives.lowering.row_loop import RowLoop
 
@@ -46,9 +46,7 @@ class _Schema(LayerSchema):
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
-    shape, per_channel = inputs[0].shape, attributes["per_channel"]
-    if len(shape) < 2:
-        raise ShapeError(f"prelu needs an input with channels, but its shape is {shape}", where=where)
+    shape, per_channel = rows_of(inputs[0], "prelu", where), attributes["per_channel"]
     slopes = shape[1] if per_channel else 1
     return LayerPlan(shape, {"w": Parameter((slopes,), START)}, attributes={"per_channel": per_channel})
 

@@ -72,8 +72,9 @@ def _plan(attributes: Mapping[str, Any], output: Tensor, where: str) -> LabelPla
 def _check_shares(label: Array, where: str) -> None:
     if (label < 0).any():
         raise InputError(
-            f"a soft label holds {float(label.min()):.3g}, but class probabilities must not be negative",
+            f"a soft label holds the class probability {float(label.min()):.3g}",
             where=where,
+            cure="use class probabilities of 0 or more",
         )
 
 

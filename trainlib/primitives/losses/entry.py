@@ -118,7 +118,7 @@ def _divisor(op: Op, given: Values, counted: Callable[[Op, Values], Any]) -> flo
 def _checked_count(op: Op, number: float) -> float:
     if number == 0:
         raise InputError(
-            "every label of the mini-batch is ignored: it is ignore_index, or its class has weight 0",
+            "every label of the mini-batch is ignored: each is ignore_index, or its class has weight 0",
             where=op.name,
             cure="use reduction: sum, or a mini-batch with other labels",
         )
@@ -129,6 +129,7 @@ def _check_label(values: LabelValues, op: Op, label: Array) -> None:
     wrong = label[~values.fits(label)]
     if wrong.size:
         raise InputError(
-            f"a label holds {float(wrong.flat[0]):.3g}, but {op.primitive} takes {values.about}",
+            f"a label holds {float(wrong.flat[0]):.3g}, which {op.primitive} does not take",
             where=op.name,
+            cure=f"use labels of {values.about}",
         )

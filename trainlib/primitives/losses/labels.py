@@ -36,11 +36,11 @@ SIGNS = LabelValues(
     lambda label: np.abs(np.abs(label) - 1) <= ROUNDING,
 )
 COUNTS = LabelValues(
-    "no number below 0",
+    "0 or more",
     lambda generator, shape: generator.integers(4, size=shape).astype(np.float64),
     lambda label: label >= 0,
 )
-DISTRIBUTION = LabelValues("no number below 0", _distribution, lambda label: label >= 0)
+DISTRIBUTION = LabelValues("0 or more", _distribution, lambda label: label >= 0)
 LOGARITHMS = LabelValues(
     "logarithms of probabilities",
     lambda generator, shape: np.log(_distribution(generator, shape)),
@@ -81,7 +81,7 @@ def counted(label: Array, classes: int, where: str, ignore_index: int | None = N
             f"label {int(wrong[0])} is not a class: classes are 0 to {classes - 1}",
             where=where,
             cure="count classes from 0, and use one output per class in the last layer"
-            + (f"; ignore_index: {int(wrong[0])} leaves it out" if wrong[0] < 0 else ""),
+            + (f"; ignore_index: {int(wrong[0])} leaves the label out" if wrong[0] < 0 else ""),
         )
     return counts
 

@@ -74,7 +74,7 @@ def _plan(attributes: Mapping[str, Any], output: Tensor, where: str) -> LabelPla
             raise ShapeError(
                 f"the loss has {len(weights)} {name}, but {output.shape[1]} channels",
                 where=where,
-                cure=f"use {output.shape[1]} of them, or one number",
+                cure=f"use {output.shape[1]} numbers, or one",
             )
     return LabelPlan(output.shape, values=SHARES)
 

@@ -87,7 +87,7 @@ def _vector_of_classes(attributes: Mapping[str, Any], output: Tensor, where: str
         raise ShapeError(
             f"multi_margin needs a vector of scores, but the network ends with {list(output.shape[1:])}",
             where=where,
-            cure="end the network with a linear layer, or flatten its output",
+            cure="end the network with a linear layer, or a flatten layer",
         )
     return class_numbers(attributes, output, where)
 
@@ -101,7 +101,7 @@ def _cosine_plan(attributes: Mapping[str, Any], output: Tensor, where: str) -> L
         raise ShapeError(
             f"cosine needs a vector per sample, but the network ends with {list(output.shape[1:])}",
             where=where,
-            cure="flatten its output",
+            cure="flatten the output of the network",
         )
     return LabelPlan(output.shape)
 

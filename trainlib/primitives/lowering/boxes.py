@@ -40,7 +40,7 @@ def sequence_of(tensor: Tensor, name: str, where: str, axes: str = "length, feat
     """(batch, length, features) of an input of the layer `name`. Raises ShapeError for other ranks."""
     if len(tensor.shape) != 3:
         raise ShapeError(
-            f"{name} needs a sequence ({axes}), but its input has shape {tensor.shape[1:]}", where=where
+            f"the input of {name} has shape {tensor.shape[1:]}", where=where, cure=f"use a sequence ({axes})"
         )
     return tensor.shape
 
@@ -51,7 +51,7 @@ def image_of(tensor: Tensor, name: str, where: str) -> Shape:
         raise ShapeError(
             f"{name} needs an image (channels, height, width), but its input has shape {tensor.shape[1:]}",
             where=where,
-            cure="move it before flatten and linear",
+            cure=f"move {name} before flatten and linear",
         )
     return tensor.shape
 
@@ -59,7 +59,8 @@ def image_of(tensor: Tensor, name: str, where: str) -> Shape:
 def rows_of(tensor: Tensor, name: str, where: str) -> Shape:
     """The shape of an input of the layer `name` with an axis behind the batch. Raises ShapeError."""
     if len(tensor.shape) < 2:
-        raise ShapeError(f"{name} needs an input with a dimension after the batch", where=where)
+        message = f"the input of {name} has shape {tensor.shape}: only the batch"
+        raise ShapeError(message, where=where, cure="use an input of samples with one dimension or more")
     return tensor.shape
 
 

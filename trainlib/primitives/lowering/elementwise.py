@@ -69,7 +69,9 @@ def vector_call(
     if len(names) != len(vectors):
         buffers = ", ".join(buffer for buffer, _ in vectors)
         raise InputError(
-            f"the kernel has arrays {', '.join(names)}, but is called with {buffers}", where=nest
+            f"the kernel has arrays {', '.join(names)}, but is called with {buffers}",
+            where=nest,
+            cure="use a kernel with one array per buffer",
         )
     usual = vectors[0][1]
     arrays = {

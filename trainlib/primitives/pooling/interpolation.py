@@ -51,7 +51,8 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
         )
     ho, wo = size if scale is None else (int(hi * scale), int(wi * scale))
     if min(ho, wo) < 1:
-        raise ShapeError(f"scaling an image of {hi}x{wi} by {scale} leaves no pixels", where=where)
+        message = f"scaling an image of {hi}x{wi} by {scale} leaves no pixels"
+        raise ShapeError(message, where=where, cure=f"use a scale of {1 / min(hi, wi):.3g} or more")
     return LayerPlan(
         (batch, channels, ho, wo),
         attributes={"mode": attributes["mode"], "hi": hi, "wi": wi, "ho": ho, "wo": wo},

@@ -34,7 +34,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     shape = inputs[0].shape
     axes = tuple(sorted(sample_axis(axis, shape, where) for axis in attributes["axes"]))
     if len(set(axes)) != len(axes):
-        raise ShapeError(f"axes {list(axes)} contain an axis twice", where=where, cure="name every axis once")
+        raise ShapeError(f"axes {list(axes)} name an axis twice", where=where, cure="name every axis once")
     check_rank(shape, where)
     return LayerPlan(shape, attributes={"axes": axes})
 

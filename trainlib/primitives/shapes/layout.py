@@ -27,8 +27,9 @@ class _Schema(LayerSchema):
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
     if len(inputs[0].shape) != 4:
         raise ShapeError(
-            f"the input has shape {inputs[0].shape}, but images are needed: (batch, channels, height, width)",
+            f"the input has shape {inputs[0].shape}",
             where=where,
+            cure="use images: (batch, channels, height, width)",
         )
     samples, first, second, third = inputs[0].shape
     to_hwc = attributes["to"] == "HWC"

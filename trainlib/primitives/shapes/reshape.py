@@ -34,7 +34,9 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
         wanted[wanted.index(-1)] = max(1, elements // prod(size for size in wanted if size > 0))
     if prod(wanted) != elements:
         raise ShapeError(
-            f"cannot reshape {tuple(sample)}, {elements} elements, to {attributes['shape']}", where=where
+            f"cannot reshape {tuple(sample)} to {attributes['shape']}",
+            where=where,
+            cure=f"use a shape of {elements} elements",
         )
     return LayerPlan((samples, *wanted), attributes={"shape": tuple(wanted)})
 

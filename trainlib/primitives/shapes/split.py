@@ -45,6 +45,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
         raise ShapeError(
             f"sizes {list(sizes)} add up to {sum(sizes)}, but axis {axis} has {shape[1 + axis]} elements",
             where=where,
+            cure=f"use sizes that add up to {shape[1 + axis]}",
         )
     outputs = [(*shape[: 1 + axis], size, *shape[2 + axis :]) for size in sizes]
     return LayerPlan(
