@@ -224,9 +224,7 @@ def check_model(
     """Raise `ConfigError` unless the file is for the model whose graphs these are (as of `options_from`)."""
     name, content = graphs[0].name, content_of(written or graphs[0])
     if (file.model.name, file.model.content) != (name, content):
-        other = (
-            repr(name) if file.model.name != name else f"{name!r} with another batch, dtype or other layers"
-        )
+        changed = "" if file.model.name != name else " with another batch, dtype or other layers"
         raise ConfigError(
             f"the schedule is for the model {file.model.name!r}, but this run has {name!r}{changed}",
             where=file.where("model"),
