@@ -48,7 +48,7 @@ ENGINE = (
 ELEMENTARY = ("elementwise/functions.py", "recurrent/recurrent.py")
 """Functions that several formulas call, as they call those of NumPy: the logistic one, say."""
 
-MOVED = ("_aligned",)
+MOVED = ("_aligned", "windows")
 """What gives an array another shape and computes nothing."""
 
 
@@ -62,7 +62,7 @@ def computing(evaluate: Callable[[], object]) -> set[tuple[str, int]]:
         if event != "call" or not file or file.startswith(ENGINE) or code.co_name in MOVED:
             return
         for value in frame.f_locals.values():
-            for item in value if isinstance(value, tuple) else (value,):
+            for item in value if isinstance(value, tuple | list) else (value,):
                 array = constant(item)
                 if isinstance(array, np.ndarray | np.floating) and array.dtype.kind == "f":
                     found.add((file, code.co_firstlineno))
