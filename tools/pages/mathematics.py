@@ -27,21 +27,9 @@ TWELVE = (
 ROOM = "trainlib/primitives/"
 
 ENGINE = (
-    *(
-        "lowering/",
-        "definition.py",
-        "formulas.py",
-        "derivative.py",
-        "elementwise/entry.py",
-        "losses/entry.py",
-    ),
-    *(
-        "optimizers/entry.py",
-        "norms/norm.py",
-        "losses/labels.py",
-        "recurrent/recurrent_reference.py",
-        "recurrent/recurrent_layer.py",
-    ),
+    *("lowering/", "definition.py", "formulas.py", "derivative.py", "norms/norm.py", "losses/labels.py"),
+    *("elementwise/entry.py", "losses/entry.py", "optimizers/entry.py"),
+    *("recurrent/recurrent_reference.py", "recurrent/recurrent_layer.py"),
 )
 """What arranges arrays and calls formulas: no mathematics of an operator."""
 
