@@ -3,9 +3,9 @@
 
 Every model, number format and form is exported and compiled with ``-Wall -Wextra -Werror``: for this computer
 by gcc, for the others by clang for RV32 (package ziglang), for an SDK against the prototypes of the tests.
-Writes docs/deploy-sizes.json: bytes of code, constants and data of the program for `pulp-cluster`, read off
-the map of the linker, without the C library, the check (main.c) and its samples. ``--tree FOLDER`` exports
-with an earlier version of pulptrain there, fp32 as functions, for the column of what was before.
+Writes docs/deploy-sizes.json: bytes of code, constants and data of ops, tables and kernels, read off the map
+of the linker for `pulp-cluster`. ``--tree FOLDER`` exports with an earlier version of pulptrain there, fp32
+as functions, for the column of what was before.
 """
 
 from __future__ import annotations
@@ -45,14 +45,16 @@ SDK_RULES = "all:\n\tset -e; for file in $(APP_SRCS); do $(CC) $(APP_CFLAGS) -c 
 _PIECE = re.compile(r"^ *[0-9a-f]+ +[0-9a-f]+ +([0-9a-f]+) +\d+ +(\S+)\.o:\(\.(\w+)\S*\)$", re.MULTILINE)
 _KIND = {"text": "code", "start": "code", "rodata": "constants", "srodata": "constants"}
 _KIND |= dict.fromkeys(("data", "sdata", "bss", "sbss", "l1"), "data")
-_CHECK = ("main", "data", "binaries")
+_COUNTED = ("network", "tables")
 
 
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m tools.deployed.sizes", description=__doc__)
     parser.add_argument("models", nargs="*", default=MODELS, help="those to build again (all)")
-    parser.add_argument("--tree", help="folder of an earlier version of pulptrain, for the column before")
+    parser.add_argument(
+        "--tree", type=Path, help="folder of an earlier version of pulptrain, for the column before"
+    )
     parser.add_argument("--dtypes", nargs="*", default=DTYPES)
     arguments = parser.parse_args()
     found = json.loads(STORED.read_text(encoding="utf-8")) if STORED.is_file() else {}
@@ -62,9 +64,9 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             try:
-                _export(folder, model, dtype, form, arguments.tree)
-                _build(folder, model)
-                found.setdefault(model, {})[f"{dtype} {form}"] = _sizes(folder)
+                export(folder, model, dtype, form, arguments.tree or ROOT)
+                build(folder)
+                found.setdefault(model, {})[f"{dtype} {form}"] = sizes_of(folder)
             except subprocess.CalledProcessError as error:
                 failed += 1
                 print(f"{model} {dtype} {form}: {shlex.join(error.cmd)}: {error.stderr[-600:]}", flush=True)
@@ -80,16 +82,14 @@ def _run(command: list[str], folder: Path, **variables: str) -> None:
     subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, env=environment)
 
 
-def _export(folder: Path, model: str, dtype: str, form: str, tree: str | None) -> None:
-    options = ["--iterations", "1", "--quiet", "--out", str(folder / "net")]
-    if form == BEFORE:
-        options, where = [*options, "--dtype", dtype], {"PYTHONPATH": str(tree)}
-    else:
-        options, where = [*options, "--dtype", dtype, "--form", form], {"PYTHONPATH": str(ROOT)}
-    _run([sys.executable, "-m", "pulptrain", "deploy", model, *options], folder, **where)
+def export(folder: Path, model: str, dtype: str, form: str, tree: Path = ROOT) -> None:
+    """The project, as `tree` writes it, into ``net``."""
+    options = ["--dtype", dtype, "--iterations", "1", "--quiet", "--out", str(folder / "net")]
+    options += [] if form == BEFORE else ["--form", form]
+    _run([sys.executable, "-m", "pulptrain", "deploy", model, *options], folder, PYTHONPATH=str(tree))
 
 
-def _build(folder: Path, model: str) -> None:
+def build(folder: Path) -> None:
     """All targets, warnings being errors."""
     net, rules = folder / "net", folder / "rules"
     rules.mkdir()
@@ -103,17 +103,18 @@ def _build(folder: Path, model: str) -> None:
     _run(["make", "-s", "TARGET=pulp-sdk", COMPILER, prototypes], net, RULES_DIR=str(rules))
 
 
-def _sizes(folder: Path) -> dict[str, int]:
+def sizes_of(folder: Path) -> dict[str, int]:
     """Bytes by kind of what is linked of the target `pulp-cluster`."""
     net = folder / "net"
     objects = [str(path.relative_to(net)) for path in sorted((net / "build/pulp-cluster").rglob("*.o"))]
-    linker = ["ld.lld", "-O0", "-T", "platform/pulp_cluster.ld", "--gc-sections"]  # O0: strings unmerged
+    script = str(ROOT / "deploy/platforms/pulp_cluster.ld")
+    linker = ["ld.lld", "-O0", "-T", script, "-e", "main", "--gc-sections"]  # O0: strings unmerged
     linker.append("--unresolved-symbols=ignore-all")
     command = [sys.executable, "-m", "ziglang", *linker, "-Map=network.map", "-o", "network", *objects]
     _run(command, net)
     sizes: Counter[str] = Counter()
     for size, file, section in _PIECE.findall((net / "network.map").read_text()):
-        if section in _KIND and Path(file).name not in _CHECK:
+        if section in _KIND and ("/kernels/" in file or Path(file).name in _COUNTED):
             sizes[_KIND[section]] += int(size, 16)
     return {kind: sizes[kind] for kind in KINDS}
 
