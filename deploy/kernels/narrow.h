@@ -63,4 +63,24 @@ PT_INLINE void pt_store_bf16(pt_bf16 *p, int i, float x) { p[i] = pt_to_bf16(x);
     _Generic((p) + 0, float *: pt_store_float, pt_fp16 *: pt_store_fp16, pt_bf16 *: pt_store_bf16)(p, i, x)
 #endif
 
+/* PT_SUMS(x) is defined where terms are added in the format that it rounds x to. The product is exact in double; the sum goes
+ * through double and float rounded to odd (an inexact even number moves towards the truth), so it is rounded once. */
+#ifdef PT_SUMS
+PT_INLINE float pt_term(float a, float b, float sum)
+{
+    const double term = (double)a * b, total = sum, close = total + term, back = close - total;
+    const double lost = (total - (close - back)) + (term - back);
+    union { double value; uint64_t bits; } odd = {.value = close};
+    if ((lost > 0 || lost < 0) && !(odd.bits & 1))
+        odd.bits += (lost > 0) == (close > 0) ? 1 : -1;
+    const float single = (float)odd.value;
+    const double rest = odd.value - single;
+    uint32_t bits = pt_bits(single);
+    if ((rest > 0 || rest < 0) && !(bits & 1))
+        bits += (rest > 0) != bits >> 31 ? 1 : -1;
+    return PT_SUMS(pt_float_of_bits(bits));
+}
+#define fmaf pt_term
+#endif
+
 #endif
