@@ -91,7 +91,7 @@ def _loss(text: str, last: str = "") -> dict[str, Any]:
 
 
 ROWS, LOGS = "attention.softmax", "attention.log_softmax"
-NORM, STATISTICS, STEPWISE = "norms.norm_formulas", "norms.norm_lowering", "norms.norm_stepwise"
+NORM = "norms.norm_formulas"
 GRU, LSTM = "recurrent.gru", "recurrent.lstm"
 UPDATES, TABLE, ARITHMETIC = "optimizers.table", "elementwise.table", "elementwise.arithmetic"
 EPSILON = "eps: 0.1"
@@ -115,7 +115,13 @@ LISTED: tuple[tuple[str, str, str, str, dict[str, Any]], ...] = (
         _within("softmax", more="loss: mse\nbatch: 6\n"),
     ),
     ("log-softmax: sign", LOGS, "- logs[:, None]", "+ logs[:, None]", _within("log_softmax")),
-    ("log-softmax: dx without e^y", LOGS, "np.exp(y.astype(np.float64)) *", "", _within("log_softmax")),
+    (
+        "log-softmax: dx without e^y",
+        LOGS,
+        "near, dy - np.exp(y) * totals",
+        "near, dy - totals",
+        _within("log_softmax"),
+    ),
     (
         "layer norm: no epsilon",
         NORM,
@@ -178,30 +184,30 @@ LISTED: tuple[tuple[str, str, str, str, dict[str, Any]], ...] = (
     ),
     (
         "batch norm: new mean instead of step",
-        STEPWISE,
-        "(fresh - values[role])",
-        "fresh",
+        NORM,
+        "(new.sum(axis=1) / averaged - old)",
+        "new.sum(axis=1) / averaged",
         _image("batch_norm"),
     ),
     (
         "batch norm: running variance biased",
-        STEPWISE,
-        "variance * (count / (count - 1))",
-        "variance * 1.0",
+        NORM,
+        "var * unbiased",
+        "var",
         _image("batch_norm"),
     ),
     (
         "fixed statistics: no epsilon",
-        STATISTICS,
-        'variance.astype(np.float64) + op.attributes["eps"]',
-        "variance.astype(np.float64)",
+        NORM,
+        "1 / np.sqrt(running_var + eps), **kept",
+        "1 / np.sqrt(running_var), **kept",
         _image(f"batch_norm, fixed_statistics: true, {EPSILON}"),
     ),
     (
         "instance norm: epsilon kept in variance",
-        STATISTICS,
-        'np.square(inverse) - op.attributes["eps"]',
-        "np.square(inverse)",
+        NORM,
+        "(1 / np.square(inv_std) - eps)",
+        "1 / np.square(inv_std)",
         _image(f"instance_norm, running: true, {EPSILON}"),
     ),
     ("RNN: slope of tanh", "recurrent.rnn", "* (1 - y) * (1 + y)", "* (1 - y)", _recurrent("rnn")),
@@ -302,15 +308,15 @@ LISTED: tuple[tuple[str, str, str, str, dict[str, Any]], ...] = (
     (
         "PReLU: sign of the slope",
         "elementwise.prelu",
-        "_spread(w, x.ndim) * source",
-        "-_spread(w, x.ndim) * source",
+        "np.where(x > 0, x, w * x)",
+        "np.where(x > 0, x, -w * x)",
         _within("prelu", SEQUENCE),
     ),
     (
         "reductions: axis",
         "pooling.reduce_max",
-        "pick(x, axis=1)",
-        "pick(x, axis=1) * 0 + x[:, 0]",
+        "x.max(axis=1, keepdims=True) if",
+        "x[:, :1] if",
         _within("reduce_max, axes: [1]", "[6, 5]"),
     ),
     (

@@ -27,28 +27,16 @@ TWELVE = (
 ROOM = "trainlib/primitives/"
 
 ENGINE = (
-    *(
-        "lowering/",
-        "definition.py",
-        "formulas.py",
-        "derivative.py",
-        "elementwise/entry.py",
-        "losses/entry.py",
-    ),
-    *(
-        "optimizers/entry.py",
-        "norms/norm.py",
-        "losses/labels.py",
-        "recurrent/recurrent_reference.py",
-        "recurrent/recurrent_layer.py",
-    ),
+    *("lowering/", "definition.py", "formulas.py", "derivative.py", "norms/norm.py", "losses/labels.py"),
+    *("elementwise/entry.py", "losses/entry.py", "optimizers/entry.py"),
+    *("recurrent/recurrent_reference.py", "recurrent/recurrent_layer.py"),
 )
 """What arranges arrays and calls formulas: no mathematics of an operator."""
 
 ELEMENTARY = ("elementwise/functions.py", "recurrent/recurrent.py")
 """Functions that several formulas call, as they call those of NumPy: the logistic one, say."""
 
-MOVED = ("_aligned",)
+MOVED = ("_aligned", "windows")
 """What gives an array another shape and computes nothing."""
 
 
@@ -62,7 +50,7 @@ def computing(evaluate: Callable[[], object]) -> set[tuple[str, int]]:
         if event != "call" or not file or file.startswith(ENGINE) or code.co_name in MOVED:
             return
         for value in frame.f_locals.values():
-            for item in value if isinstance(value, tuple) else (value,):
+            for item in value if isinstance(value, tuple | list) else (value,):
                 array = constant(item)
                 if isinstance(array, np.ndarray | np.floating) and array.dtype.kind == "f":
                     found.add((file, code.co_firstlineno))

@@ -3,22 +3,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
 import numpy as np
 
-from trainlib.ir.graph import Op
-from trainlib.ir.steps import Array
-from trainlib.primitives.definition import Values
-from trainlib.primitives.pooling.pooling import axes_of, place_bits
+from shared.oracle_formulas import Oracles
+
+if TYPE_CHECKING:
+    from trainlib.ir.graph import Op
+    from trainlib.ir.steps import Array
+    from trainlib.primitives.definition import Values
+
+LARGEST_OF_A_BYTE = 16
+"""Rows and columns of a window whose place fits a byte; those of a larger one have 16 bits each."""
+
+
+class _Axis(NamedTuple):
+    size: int
+    outputs: int
+    kernel: int
+    stride: int
+    padding: int
+
+    def window(self, output: int) -> slice:
+        """What an output sees of the image."""
+        first = output * self.stride - self.padding
+        return slice(max(first, 0), min(first + self.kernel, self.size))
+
+
+def axes_of(attributes: Mapping[str, Any]) -> tuple[_Axis, _Axis]:
+    """Rows and columns."""
+    return _Axis(*attributes["rows"]), _Axis(*attributes["columns"])
 
 
 def each_window(op: Op) -> list[tuple[int, int, slice, slice]]:
-    """(output row, output column, rows of its window, columns of its window), for the references."""
+    """(output row, output column, rows of its window, columns of its window)."""
     rows, columns = axes_of(op.attributes)
-    return [
-        (h, w, slice(*rows.window(h)), slice(*columns.window(w)))
-        for h in range(rows.outputs)
-        for w in range(columns.outputs)
-    ]
+    places = np.ndindex(rows.outputs, columns.outputs)
+    return [(h, w, rows.window(h), columns.window(w)) for h, w in places]
+
+
+def place_bits(op: Op) -> int:
+    """Bits of the column in a place."""
+    return 4 if max(axis.kernel for axis in axes_of(op.attributes)) <= LARGEST_OF_A_BYTE else 16
 
 
 def average_reference(op: Op, values: Values) -> Values:
@@ -109,7 +137,7 @@ def _interpolated_gradient(op: Op, values: Values) -> Values:
     return {"dx": rows.T @ values["dy"].astype(np.float64) @ columns}
 
 
-ORACLES = {
+ORACLES: Oracles = {
     **{(name, "FW"): average_reference for name in ("avg_pool2d", "global_avg_pool")},
     **{(name, "IG"): average_gradient_reference for name in ("avg_pool2d", "global_avg_pool")},
     ("interpolation", "FW"): _interpolated,
@@ -119,4 +147,3 @@ ORACLES = {
         op, {"argmax": _reference_forward(op, values)["argmax"] if "x" in op else None, **values}
     ),
 }
-"""By primitive and step."""

@@ -99,12 +99,11 @@ def shares(op: Op, graph: TrainingGraph, known: Mapping[str, np.ndarray]) -> boo
 
 
 WRITTEN = {
-    "max_pool2d": ("pooling/max_pool2d.py",),
     "conv2d": ("contractions/conv2d_reference.py",),
     "gru": ("recurrent/recurrent_reference.py",),
     "lstm": ("recurrent/recurrent_reference.py",),
 }
-"""References that are no formula: a window with ties, a contraction, the products and the walk over time."""
+"""References that are no formula: a contraction, the products and the walk over time."""
 
 
 @pytest.mark.needs_torch
@@ -112,6 +111,6 @@ WRITTEN = {
 def test_the_mathematics_of_an_operator_is_in_one_place_of_the_description_and_one_of_truth(
     name: str,
 ) -> None:
-    assert len(formulas_of(name)) == (name not in ("max_pool2d", "conv2d"))
+    assert len(formulas_of(name)) == (name != "conv2d")
     assert written_apart(name) == WRITTEN.get(name, ())
     assert len(truth_of(name)) == 1

@@ -15,7 +15,7 @@ from arch.spec.isa import TeamWork
 from configs.dtypes import FP32, DType
 from configs.values import replace
 from trainlib.ir.graph import Op
-from trainlib.ir.numerics import matmul, sum_order
+from trainlib.ir.numerics import details_of_sums, matmul, sum_order
 from trainlib.ir.steps import (
     Array,
     Extent,
@@ -81,7 +81,8 @@ def matmul_call(
         )
         return (product.reshape(c.shape),)
 
-    return piece_call(choice.kernel, (a, b), (c,), work, function, macs=n * k * m)
+    known = details_of_sums(choice.accumulation, dtype, order)
+    return piece_call(choice.kernel, (a, b), (c,), work, function, macs=n * k * m, details=known)
 
 
 def factors(a: str, b: str, n: int, k: int, m: int, *, trans_b: bool) -> tuple[Piece, Piece]:

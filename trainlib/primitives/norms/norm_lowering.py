@@ -305,13 +305,16 @@ class NormForward(NormLowering):
 
 def known_statistics(op: Op, values: Values, shape: Shape = ()) -> Values:
     """The running statistics as those of every sample, in this shape; they stay as they are."""
-    mean, variance = values["running_mean"], values["running_var"]
+    running = {role: values[role] for role in ("running_mean", "running_var")}
+    stored, dtype = running["running_mean"].shape, running["running_mean"].dtype
     if not shape:
         of_samples = (len(values["x"]) if "x" in values else op.attributes["batch"],)
-        shape = (*(() if geometry_of(op).family == "batch" else of_samples), *mean.shape)
-    inverse = (1 / np.sqrt(variance.astype(np.float64) + op.attributes["eps"])).astype(variance.dtype)
-    wide = {"mean": np.broadcast_to(mean, shape), "inv_std": np.broadcast_to(inverse, shape)}
-    return {**wide, "running_mean_updated": mean, "running_var_updated": variance}
+        shape = (*(() if geometry_of(op).family == "batch" else of_samples), *stored)
+    made = formulas.known_statistics(**wide(running), eps=op.attributes["eps"])
+    return {
+        role: np.broadcast_to(array.astype(dtype), shape if role in STATISTICS else stored)
+        for role, array in made.items()
+    }
 
 
 class StatisticsStep(NormLowering):
@@ -327,7 +330,7 @@ class StatisticsStep(NormLowering):
 
     def results(self, op: Op, values: Values, *, whole: bool = False, shape: Shape = ()) -> Values:
         """In float64; statistics in this shape."""
-        shape = shape or next(array.shape for role, array in values.items() if role in STATISTICS)
+        shape = shape or next(values[role].shape for role in values if role in STATISTICS)
         channels = len(values["running_mean"]) if "running_mean" in values else prod(shape)
         seen = {
             role: array.reshape(-1, channels).T if role in STATISTICS else array

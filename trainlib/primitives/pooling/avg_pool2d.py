@@ -28,8 +28,8 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=pooling_plan,
     steps=(
-        Step.of("FW", "x -> y", whole(tile_average), average_forward()),
-        Step.of("IG", "dy -> dx", whole(tile_average_gradient), average_backward()),
+        Step.of("FW", "x -> y", whole(tile_average), average_forward(), formula=True),
+        Step.of("IG", "dy -> dx", whole(tile_average_gradient), average_backward(), formula=True),
     ),
     examples=(
         Example({"kernel": 2}, ((3, 6, 4),)),

@@ -19,8 +19,8 @@ PRIMITIVE = LayerPrimitive(
     schema=LayerSchema,
     plan=pooling_plan,
     steps=(
-        Step.of("FW", "x -> y", whole(tile_average), GlobalAverageForward()),
-        Step.of("IG", "dy -> dx", whole(tile_average_gradient), average_backward()),
+        Step.of("FW", "x -> y", whole(tile_average), GlobalAverageForward(), formula=True),
+        Step.of("IG", "dy -> dx", whole(tile_average_gradient), average_backward(), formula=True),
     ),
     examples=(Example({}, ((3, 4, 5),)), Example({}, ((5, 1, 1),)), Example({}, ((1, 6, 6),))),
 )

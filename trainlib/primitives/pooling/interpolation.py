@@ -217,8 +217,8 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step.of("FW", "x -> y", _forward, _Forward()),
-        Step.of("IG", "dy -> dx", _backward, _InputGradient()),
+        Step.of("FW", "x -> y", _forward, _Forward(), formula=True),
+        Step.of("IG", "dy -> dx", _backward, _InputGradient(), formula=True),
     ),
     examples=(
         Example({"scale": 2}, ((2, 3, 4),)),

@@ -98,23 +98,35 @@ PRIMITIVE = LayerPrimitive(
     plan=partial(pooling_plan, save_positions=True),
     steps=(
         Step.of(
-            "FW", "x -> y argmax", whole(_tile_forward), PoolingForward("maxpool_fw_argmax", _tile_forward)
+            "FW",
+            "x -> y argmax",
+            whole(_tile_forward),
+            PoolingForward("maxpool_fw_argmax", _tile_forward),
+            formula=True,
         ),
         Step.of(
             "IG",
             "argmax dy -> dx",
             whole(_tile_backward),
             PoolingBackward("maxpool_bw_argmax", {"G": "dx", "Y": "dy", "I": "argmax"}, _tile_backward),
+            formula=True,
         ),
     ),
     published=AsPublished(
         (
-            Step.of("FW", "x -> y", whole(_tile_forward), PoolingForward("maxpool_fw", _tile_forward)),
+            Step.of(
+                "FW",
+                "x -> y",
+                whole(_tile_forward),
+                PoolingForward("maxpool_fw", _tile_forward),
+                formula=True,
+            ),
             Step.of(
                 "IG",
                 "x dy -> dx",
                 whole(_tile_search),
                 PoolingBackward("maxpool_bw", {"X": "x", "G": "dx", "Y": "dy"}, _tile_search),
+                formula=True,
             ),
         ),
         offered=_published,
