@@ -92,7 +92,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "run simple-mlp tutorial-cnn",
-            "pulptrain run: the SoC 'pulp-open' needs --soc",
+            "pulptrain run: unexpected word 'tutorial-cnn'",
             "put a text with spaces in quotes; see pulptrain run -h",
         ),
         (
