@@ -12,7 +12,7 @@ import pytest
 
 from pulptrain.deploying.deployed import EXPORTED
 from tools.deployed.instructions import FAR, rows
-from tools.deployed.rv32 import Decoded, decode
+from tools.deployed.rv32 import Decoded, Program, decode
 from trainlib.kernels.catalogue import matmul_work
 
 AN_ITERATION = 0.01
@@ -79,3 +79,18 @@ def test_matmuls_add_to_c_too(kernel: str) -> None:
 )
 def test_instructions_are_decoded_as_the_manual_has_them(word: int, expected: Decoded) -> None:
     assert decode(word.to_bytes(4, "little"), 0) == expected
+
+
+def test_straight_runs_end_where_qemu_ends_them() -> None:
+    """At a page, before an instruction on two pages, behind that one, and behind a jump."""
+    program, start = Program.__new__(Program), 0x1000 - 8
+    program.elf = b"".join(word.to_bytes(size, "little") for word, size in (*ADDITIONS, (0x8082, 2)))
+    program.loaded, program._known = [(start, 0, len(program.elf))], {}
+    program.starts, program.spans = [start], [(start, start + len(program.elf), "kernel")]
+    assert program.straight(start, start + 6) == [(start, start + 4), (start + 4, start + 6)]
+    assert program.straight(start + 6, start + 10) == [(start + 6, start + 10)]
+    assert program.straight(start + 6, start + 6) == []
+    assert program.straight(start + 10, 0x40) == [(start + 10, 0x40)]
+
+
+ADDITIONS = (0x00A50533, 4), (0x952E, 2), (0x00A50533, 4)
