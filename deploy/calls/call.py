@@ -27,7 +27,7 @@ from configs.dtypes import FP32, DType
 from configs.errors import ConfigError, InputError
 from configs.values import Struct, replace
 from deploy.calls.generated import C_TYPES, Generated, dtype_at, generated
-from deploy.calls.products import products
+from deploy.calls.products import in_lanes, products
 from trainlib.ir.graph import Op
 from trainlib.ir.varying import Varying
 
@@ -142,10 +142,13 @@ _POINTERS = re.compile(r"(const )?float (\*\w+(?:, \*\w+)*);")
 _ELEMENT = re.compile(r"\bpt_([A-Z])\b(?= )")
 
 
-def in_format(text: str, file: str, narrow: DType | None = None, wide: Collection[str] = ()) -> Source:
+def in_format(
+    text: str, file: str, narrow: DType | None = None, wide: Collection[str] = (), *, summed: bool = False
+) -> Source:
     """A C file whose arrays are `narrow`, but for the arguments `wide`, which are fp32.
 
-    The names of its kernels and structs say so behind their own: ``norm_fw_bf16_M_R``.
+    The names of its kernels and structs say so behind their own: ``norm_fw_bf16_M_R``. `summed`: sums are
+    rounded to `narrow` after every term.
     """
     if narrow is None:
         return read_source(file, _ELEMENT.sub("float", text))
@@ -157,13 +160,15 @@ def in_format(text: str, file: str, narrow: DType | None = None, wide: Collectio
         const = match[1] or ""
         return " ".join(f"{const}{ctype(name[1:])} {name};" for name in match[2].split(", "))
 
-    mark = "_".join(("", narrow.word, *sorted(wide)))
+    mark = "_".join(("", narrow.word, *sorted(wide), *["sums"] * summed))
+    word = narrow.word
+    sums = f"#define PT_SUMS(x) pt_from_{word}(pt_to_{word}(x))\n" if summed else ""
     plain = read_source(file, text)
     own = re.compile(rf"\b({'|'.join((*plain.kernels, *plain.structs))})\b(?!:)")
     text = _BLOCK.sub(lambda block: _POINTERS.sub(declared, block[0]), text)
     text = _ELEMENT.sub(lambda match: ctype(match[1]), own.sub(rf"\1{mark}", text))
     return read_source(
-        file.replace(".c", f"{mark}.c"), text.replace("#include", "#define PT_NARROW\n#include", 1)
+        file.replace(".c", f"{mark}.c"), text.replace("#include", f"#define PT_NARROW\n{sums}#include", 1)
     )
 
 
@@ -247,7 +252,7 @@ def c_calls(action: Compute, op: Op) -> tuple[CCall, ...]:
         raise InputError(
             f"codegen {codegen} has no C source for kernel {kernel}", cure="use another kernel or codegen"
         )
-    nest = nest._replace(kernel=kernel)
+    nest = in_lanes(nest._replace(kernel=kernel), effect.details.get("order"))
     called = products(nest, effect) or [(nest, team.origin.addresses)]
     return tuple(_call(one, addresses, effect, op) for one, addresses in called)
 
@@ -316,7 +321,8 @@ def _call(nest: NestCall, addresses: tuple[int, ...], effect: Effect, op: Op) ->
         raise InputError(what, where=op.name, cure="use one dtype")
     if narrow:
         wide = sorted(name for name, dtype in arrays.items() if not dtype.is_narrow)
-        source = _in_format(source.file, narrow[0], tuple(wide))
+        summed = any((effect.details.get("order"), *effect.details.get("orders", ())))
+        source = _in_format(source.file, narrow[0], tuple(wide), summed)
         mark = source.file.removesuffix(".c").removeprefix(kernel_sources()[kernel].file.removesuffix(".c"))
         kernel, struct = kernel + mark, struct + mark
         _MADE.setdefault(kernel, source)
@@ -324,8 +330,8 @@ def _call(nest: NestCall, addresses: tuple[int, ...], effect: Effect, op: Op) ->
 
 
 @cache
-def _in_format(file: str, narrow: DType, wide: tuple[str, ...]) -> Source:
-    return in_format(_text(file), file, narrow, wide)
+def _in_format(file: str, narrow: DType, wide: tuple[str, ...], summed: bool) -> Source:
+    return in_format(_text(file), file, narrow, wide, summed=summed)
 
 
 def _format(value: Value, effect: Effect) -> DType:

@@ -8,6 +8,7 @@ from math import prod
 
 from arch.spec.isa import NestCall
 from arch.spec.program import Effect
+from trainlib.ir.numerics import IN_ORDER, SumOrder
 
 OneProduct = tuple[NestCall, tuple[int, ...]]
 """A matmul as it is called, and the addresses of A, B and C."""
@@ -25,6 +26,15 @@ def _bytes(nest: NestCall) -> tuple[int, ...]:
     return tuple(element_bytes for _, _, element_bytes in nest.forms)
 
 
+def in_lanes(nest: NestCall, order: SumOrder | None) -> NestCall:
+    """The matmul with the kernel of sums in two lanes, where its order has them; None: sums in fp32."""
+    if order is None or order == IN_ORDER:
+        return nest
+    lanes = {"paired_rows": order.paired_rows, "paired_columns": order.paired_columns}
+    sizes = (*nest.sizes, *lanes.items(), ("tail_apart", int(order.tail == "product")))
+    return nest._replace(kernel="mm_lanes", sizes=sizes)
+
+
 def _changed(nest: NestCall, c_row: int, **sizes: int) -> NestCall:
     a, b, (name, strides, element_bytes) = nest.forms
     return nest._replace(
@@ -34,10 +44,10 @@ def _changed(nest: NestCall, c_row: int, **sizes: int) -> NestCall:
 
 def _of_groups(nest: NestCall, effect: Effect) -> Iterator[OneProduct]:
     a, b, c = (place.address for place in (*effect.reads, *effect.writes))
-    for product in effect.details["products"]:
+    for product, order in zip(effect.details["products"], effect.details["orders"], strict=True):
         starts = [start * each for start, each in zip(product.starts, _bytes(nest), strict=True)]
         yield (
-            _changed(nest, product.row, N=product.n, M=product.m),
+            _changed(in_lanes(nest, order), product.row, N=product.n, M=product.m),
             (a + starts[0], b + starts[1], c + starts[2]),
         )
 
@@ -54,10 +64,12 @@ def _of_buffers(nest: NestCall, effect: Effect) -> Iterator[OneProduct]:
         a, b, c = rows[0].address, columns[0].address, effect.writes[0].address
         if count > 1:
             some = elements // k
-            yield _changed(nest, m, N=some), (place.address, b, c + of_c * done * m)
+            rest = max(sizes.get("paired_rows", 0) - done, 0)
+            yield _changed(nest, m, N=some, paired_rows=rest), (place.address, b, c + of_c * done * m)
         elif sizes["trans_b"]:
             some = elements // k
-            yield _changed(nest, m, M=some), (a, place.address, c + of_c * done)
+            rest = max(sizes.get("paired_columns", 0) - done, 0)
+            yield _changed(nest, m, M=some, paired_columns=rest), (a, place.address, c + of_c * done)
         else:
             some = elements // m
             part = _changed(nest, m, K=some)._replace(accumulates=nest.accumulates or done > 0)

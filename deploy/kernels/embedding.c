@@ -29,7 +29,7 @@ void embedding_bw(const void *args)
         const int row = a->T[i] - a->first_row;
         if (row < 0 || row >= a->rows || a->T[i] == a->padding)
             continue;
-#ifdef PT_NARROW
+#if defined(PT_NARROW) && !defined(PT_SUMS)
         int before = 0; /* the same token: the first of them adds up all */
         while (a->T[before] != a->T[i])
             before++;

@@ -16,9 +16,11 @@ PT_INLINE pt_bf16 pt_to_bf16(float x)
     return (pt_bf16){(uint16_t)(kept >> 16)};
 }
 
+/* In line, tutorial-cnn in fp16 has 1.8 times the bytes of kernels and executes 1.6 times the instructions (clang for RV32). */
+#define PT_CALLED static __attribute__((noinline, unused))
 #define PT_SMALLEST_FP16 5.96046448e-8f /* 2^-24 */
 
-PT_INLINE float pt_from_fp16(pt_fp16 x)
+PT_CALLED float pt_from_fp16(pt_fp16 x)
 {
     const uint32_t sign = (uint32_t)(x.bits & 0x8000u) << 16, size = x.bits & 0x7FFFu;
     if (size < 0x400u) /* zero, subnormal */
@@ -26,7 +28,7 @@ PT_INLINE float pt_from_fp16(pt_fp16 x)
     return pt_float_of_bits(sign | ((size << 13) + (size < 0x7C00u ? 112u << 23 : 224u << 23)));
 }
 
-PT_INLINE pt_fp16 pt_to_fp16(float x)
+PT_CALLED pt_fp16 pt_to_fp16(float x)
 {
     const uint32_t bits = pt_bits(x), sign = bits >> 16 & 0x8000u, size = bits & 0x7FFFFFFFu;
     if (size >= 0x477FF000u) /* 65,520 and more is infinite */
@@ -61,6 +63,26 @@ PT_INLINE void pt_store_bf16(pt_bf16 *p, int i, float x) { p[i] = pt_to_bf16(x);
              pt_fp16 *: pt_load_fp16, const int8_t *: pt_load_int8, const pt_bf16 *: pt_load_bf16, pt_bf16 *: pt_load_bf16)(p, i)
 #define PT_STORE(p, i, x)                                                                                           \
     _Generic((p) + 0, float *: pt_store_float, pt_fp16 *: pt_store_fp16, pt_bf16 *: pt_store_bf16)(p, i, x)
+#endif
+
+/* PT_SUMS(x) is defined where terms are added in the format that it rounds x to. The product is exact in double; the sum goes
+ * through double and float rounded to odd (an inexact even number moves towards the truth), so it is rounded once. */
+#ifdef PT_SUMS
+PT_INLINE float pt_term(float a, float b, float sum)
+{
+    const double term = (double)a * b, total = sum, close = total + term, back = close - total;
+    const double lost = (total - (close - back)) + (term - back);
+    union { double value; uint64_t bits; } odd = {.value = close};
+    if ((lost > 0 || lost < 0) && !(odd.bits & 1))
+        odd.bits += (lost > 0) == (close > 0) ? 1 : -1;
+    const float single = (float)odd.value;
+    const double rest = odd.value - single;
+    uint32_t bits = pt_bits(single);
+    if ((rest > 0 || rest < 0) && !(bits & 1))
+        bits += (rest > 0) != bits >> 31 ? 1 : -1;
+    return PT_SUMS(pt_float_of_bits(bits));
+}
+#define fmaf pt_term
 #endif
 
 #endif

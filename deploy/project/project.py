@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
 from arch.spec.timing import SocTiming
-from configs.errors import InputError
 from configs.values import Struct
 from deploy.calls.call import c_calls, sources
 from deploy.calls.trainlib import with_trainlib
@@ -56,7 +55,6 @@ def project_of(
     `about` is what its README says of the schedule, `trainlib` the folder of a PULP-TrainLib whose matmuls
     are called. Raises `InputError` naming what has no form in C.
     """
-    _refuse_narrow_sums(schedules)
     varying: list[Varying] = []
     schedules = [without_code(schedule) for schedule in schedules]  # the linker places it
     programs = programs_of(schedules, c_calls, varying)
@@ -94,18 +92,6 @@ def project_of(
             },
         },
     )
-
-
-def _refuse_narrow_sums(schedules: Sequence[Schedule]) -> None:
-    """Raise `InputError` where matmuls sum in 16 bit, which kernels in C do not."""
-    for schedule in schedules:
-        narrow = [tensor for tensor in schedule.graph.tensors.values() if tensor.dtype.is_narrow]
-        if narrow and schedule.options.accumulation == "kernel":
-            raise InputError(
-                f"kernels in C sum in fp32, not in {narrow[0].dtype.word}",
-                where="--accumulator kernel",
-                cure="use --accumulator reference",
-            )
 
 
 PLATFORM_FILES = (

@@ -21,7 +21,8 @@ def test_every_fp32_kernel_file_is_known() -> None:
 
 
 def test_every_kernel_with_a_source_was_compiled_for_its_size() -> None:
-    """Others, as those of 16 bit, are as large as their nests; `python -m tools.deployed.code_sizes`."""
+    """Others, as those of 16 bit only, are as large as their nests; `python -m tools.deployed.code_sizes`."""
     sources = covered().sources
-    compiled = {name for name, file in sources.items() if file != NONE_NEEDED and "fp16" not in name}
+    known = {name for name, file in sources.items() if file not in (NONE_NEEDED, "lanes.c")}
+    compiled = {name for name in known if "fp16" not in name}
     assert compiled <= shipped_sizes()["kernels"].keys()

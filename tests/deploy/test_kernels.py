@@ -17,7 +17,7 @@ from shared.c_kernels import check_action, check_case, laid_out
 from shared.primitive_harness import Case, all_cases, build
 from shared.tiers import sweep_nine_of_ten
 from trainlib.ir.graph import Op
-from trainlib.ir.numerics import matmul
+from trainlib.ir.numerics import ACCUMULATIONS, matmul
 from trainlib.kernels.catalogue import depthwise_names, depthwise_work, kernel_names, matmul_work
 from trainlib.kernels.library import LIBRARY
 
@@ -38,10 +38,10 @@ def test_a_kernel_in_c_computes_what_the_simulator_does(case: Case) -> None:
 
 
 @pytest.mark.needs_gcc
+@pytest.mark.parametrize("accumulation", ACCUMULATIONS)
 @pytest.mark.parametrize("case", sweep_nine_of_ten(NARROW, share=300))
-def test_a_kernel_in_16_bit_rounds_what_the_simulator_rounds(case: Case) -> None:
-    """Sums are fp32, rounded once."""
-    check_case(case, *build(case), accumulation="reference")
+def test_a_kernel_in_16_bit_rounds_what_the_simulator_rounds(case: Case, accumulation: str) -> None:
+    check_case(case, *build(case), accumulation=accumulation)
 
 
 SHAPES = ((1, 1, 1), (3, 5, 2), (17, 7, 9), (33, 4, 35), (70, 3, 66))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import subprocess
 from pathlib import Path
 
@@ -11,10 +12,15 @@ import numpy as np
 import pytest
 
 from configs.dtypes import BF16, FP16, DType
-from configs.errors import InputError
 from configs.model_file import load_model
+from deploy.calls.call import c_calls
+from shared.c_kernels import action_of, check_action, laid_out
 from shared.exported import exported, made, written
 from shared.paths import ROOT
+from trainlib.ir.graph import Op
+from trainlib.ir.steps import KernelChoice
+from trainlib.primitives.lowering.calls import factors, matmul_call
+from trainlib.primitives.lowering.kernel_call import Piece
 from trainlib.references.reference import accuracy
 from trainlib.training.training_data import samples_of
 
@@ -25,6 +31,7 @@ void widen_bf16(const uint16_t *x, float *y, int n) { while (n--) y[n] = pt_from
 void narrow_fp16(const float *x, uint16_t *y, int n) { while (n--) y[n] = pt_to_fp16(x[n]).bits; }
 void narrow_bf16(const float *x, uint16_t *y, int n) { while (n--) y[n] = pt_to_bf16(x[n]).bits; }
 """
+NO_OP = Op("", "", "", "", (), ())
 ALL = np.arange(1 << 16, dtype=np.uint16)
 
 
@@ -72,10 +79,30 @@ def test_all_numbers_and_all_ties_are_converted_as_the_simulator_does(
     assert np.isnan(converted(library, f"narrow_{dtype.word}", wide[nan], np.uint16).view(kind)).all()
 
 
-def test_sums_in_16_bit_are_refused() -> None:
-    run = exported("simple-mlp", iterations=1, dtype="fp16", accumulation="kernel")
-    with pytest.raises(InputError, match="kernels in C sum in fp32, not in fp16"):
-        run.project()
+@pytest.mark.needs_gcc
+@pytest.mark.parametrize("kernel", ["mm_M_fp16_SIMD_4x8", "mm_fp16_SIMD_2x4", "asm16_T_2x2"])
+@pytest.mark.parametrize("dtype", [FP16, BF16], ids=["fp16", "bf16"])
+def test_two_lanes_of_a_packed_product_are_rounded_term_by_term(dtype: DType, kernel: str) -> None:
+    """Leftovers and an odd k; ties decided by a term too small for fp32, in bf16 for double too."""
+    n, k, m, drawn = 35, 7, 67, np.random.default_rng(1).normal(0, 30, (102, 7)).astype(dtype.name)
+    drawn[[0, 1, n]] = 0
+    tiny, tie = (2.0**-24, 293) if dtype is FP16 else (2.0**-80, 37)
+    drawn[[0, 1], 0], drawn[[0, 1], 2], drawn[n, [0, 2]] = (tiny, -tiny), 7, (1, tie)
+    codegen = "asm-xpulp" if kernel.startswith("asm") else "clang-xpulp"
+    tile = laid_out({"a": drawn[:n], "b": drawn[n:], "c": np.zeros((n, m), dtype.name)})
+    pieces = (*factors("a", "b", n, k, m, trans_b=True), Piece("c", (n, m)))
+    call = matmul_call(KernelChoice(kernel, codegen, "kernel", 8), *pieces, dtype, trans_b=True)
+    action = action_of(call, tile, 8)
+    assert [one.kernel for one in c_calls(action, NO_OP)] == [f"mm_lanes_{dtype.word}_sums"]
+    assert check_action(action, NO_OP, tile, kernel)
+
+
+@pytest.mark.needs_gcc
+def test_an_export_that_sums_in_16_bit_has_the_products_of_the_simulator(tmp_path: Path) -> None:
+    run = exported("simple-mlp", dtype="fp16", accumulation="kernel")
+    ended = made(written(run.project(), tmp_path / "net"), ["SEEDS=1", "VERBOSE=1"])
+    assert ended.returncode == 0
+    assert re.findall(r"^fc\d\.(?:FW|WG|IG) \S+: (\w+)", ended.stdout, re.MULTILINE) == ["equal"] * 10
 
 
 @pytest.mark.needs_gcc

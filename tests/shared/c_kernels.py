@@ -72,7 +72,7 @@ NEAR = frozenset({"conv_bias_wg"})
 """Kernels whose sums NumPy adds in another order, or that call a function of libm: held to the tolerance."""
 
 PRODUCTS = frozenset({"matmul.c", "mm_dw.c"})
-"""In 16 bit their function sums in fp32, in the order of BLAS, terms in several buffers without rounding."""
+"""In 16 bit functions with fp32 sums add in the order of BLAS, terms in several buffers without rounding."""
 
 COPIES = frozenset({"copy", "copy_nd"})
 """May write a box of a buffer only, of which their function says the rest is 0: other calls write it."""
@@ -217,7 +217,8 @@ def is_near(action: Compute, op, calls: Sequence[CCall]) -> bool:
     kernel = scalar(str(action.effect.details.get("source", action.team.kernel)))
     if kernel in kernel_sources() and "loop" not in action.effect.details:
         narrow = any(is_narrow(place.dtype) for place in action.effect.writes)
-        files = NEAR_FILES | PRODUCTS if narrow else NEAR_FILES
+        in_fp32 = narrow and not any(call.kernel.endswith("_sums") for call in calls)
+        files = NEAR_FILES | PRODUCTS if in_fp32 else NEAR_FILES
         return kernel in NEAR or kernel_sources()[kernel].file in files
     made = generated(action, op, kernel)
     return made is not None and not made.kernel.exact

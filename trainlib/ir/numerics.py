@@ -104,6 +104,11 @@ def matmul(
     return result
 
 
+def details_of_sums(accumulation: str, dtype: DType, order: SumOrder = IN_ORDER) -> dict[str, SumOrder]:
+    """What a kernel call says of sums that are rounded to `dtype` term by term; nothing of sums in fp32."""
+    return {"order": order} if accumulation == "kernel" and dtype.is_narrow else {}
+
+
 def _sums(left: Array, right: Array, dtype: DType) -> Array:
     """Sums over all k in their order, float64 arrays of `dtype` numbers in and out."""
     total = np.zeros((left.shape[0], right.shape[1]))

@@ -21,7 +21,7 @@ from configs.dtypes import INT32
 from configs.errors import InputError, ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Initial, Op, Tensor
-from trainlib.ir.numerics import rounded, widened
+from trainlib.ir.numerics import details_of_sums, rounded, widened
 from trainlib.ir.steps import Array, Tensors
 from trainlib.primitives.definition import (
     DrawnInput,
@@ -149,7 +149,8 @@ class _WeightGradient(_OfTokens):
         build.zero(Piece("dw", (height, columns)))
         arrays = _arrays("dw", height, "dy", tokens, columns)
         build.run("embedding_bw", arrays, ("x", "dy", "dw"), ("dw",), added, N=tokens, M=columns)
-        build.known(first_row=rows[0], rows=height, padding=-1 if padding is None else padding)
+        rounding = details_of_sums(build.choice.accumulation, build.dtype)
+        build.known(first_row=rows[0], rows=height, padding=-1 if padding is None else padding, **rounding)
 
 
 def _reference_forward(op: Op, values: Values) -> Values:

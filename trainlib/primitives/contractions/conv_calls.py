@@ -211,7 +211,8 @@ def product_call(
         right = np.concatenate([array.reshape(-1) for array in arrays[rows_of_a:]])
         return call.function([left, right])
 
-    return replace(call, reads=(*a, *b), function=function, details={"buffers_of_a": rows_of_a})
+    details = {**call.details, "buffers_of_a": rows_of_a}
+    return replace(call, reads=(*a, *b), function=function, details=details)
 
 
 def accumulated(

@@ -23,7 +23,7 @@ from configs.dtypes import DType
 from configs.values import Struct
 from trainlib.ir.access import Space
 from trainlib.ir.graph import Op
-from trainlib.ir.numerics import matmul
+from trainlib.ir.numerics import details_of_sums, matmul
 from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand, TileTask, part
 from trainlib.primitives.contractions import conv_nests
 from trainlib.primitives.contractions.contraction import BIAS_GRADIENT, LoopTile, Strategy
@@ -76,7 +76,7 @@ class _Nest(Struct, frozen=True):
             work,
             self.function,
             macs=self.loop.macs,
-            details=self.details,
+            details={**self.details, **details_of_sums(self.tile.choice.accumulation, self.tile.dtype)},
         )
 
 

@@ -76,7 +76,8 @@ def grouped_product_call(
         return (join(results),)
 
     macs = sum(call.macs for call in calls)
-    return KernelCall(choice.kernel, (a, b), (c,), work, function, macs, details={"products": products})
+    details = {"products": products, "orders": [call.details.get("order") for call in calls]}
+    return KernelCall(choice.kernel, (a, b), (c,), work, function, macs, details=details)
 
 
 def channels_met(tile: LoopTile, image: str, over: str) -> tuple[list[Segment], Extent, list[Extent]]:
