@@ -324,10 +324,7 @@ def _code_cost(
 
 def code_of_op_alone(graph: TrainingGraph, timing: SocTiming, options: ScheduleOptions) -> str:
     """What the instruction caches hold when an op of a graph is simulated alone: nothing of its code, or
-    where most of a program survives what an iteration of the op alone leaves. An op as a table has no code
-    of its own: its table is in L1 before it begins, and refills of the code of its kernels are left out."""
-    if timing.l1.tables_bytes:
-        return WARM
+    where most of a program survives what an iteration of the op alone leaves."""
     lost = lost_code(graph, timing, options)
     if lost is None:
         return WARM
