@@ -161,7 +161,9 @@ class DoesNotFitError(PulptrainError):
             f"{level.upper()} is too small: {required_bytes} B required, {available_bytes} B available, "
             f"{self.missing_bytes} B missing"
             + (f"\n  largest contributors:{listing}" if listing else "")
-            + (f"\n  changes that save bytes, each tested by a new plan{of_what}:{tried}" if tried else ""),
+            + (
+                f"\n  each of these changes alone would save, by a new plan{of_what}:{tried}" if tried else ""
+            ),
             where=where,
             cure=cure,
         )

@@ -131,8 +131,9 @@ def _of_a_name(error: OSError) -> InputError:
         raise error
     name, longest = str(error.filename), 60
     shown = name if len(name) <= longest else f"{name[:longest]}..."
+    cure = "choose a file or folder that you may read or write"
     return InputError(
-        f"{shown!r}: {error.strerror}", cure="choose a file or folder that you may read or write"
+        f"{shown!r}: {error.strerror}", cure="use a shorter name" if error.errno == ENAMETOOLONG else cure
     )
 
 
