@@ -21,7 +21,7 @@ from trainlib.primitives.lowering.axes import ONE, Area, Axes, AxesLowering
 from trainlib.primitives.lowering.boxes import sequence_of
 from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
-from trainlib.primitives.shapes.box_copies import ShiftLowering
+from trainlib.primitives.shapes.box_copies import shifting
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
@@ -83,12 +83,7 @@ PRIMITIVE = LayerPrimitive(
         Step.of(
             "WG", "dy -> dw", lambda op, values: {"dw": values["dy"][:, 0].sum(axis=0)}, _WeightGradient()
         ),
-        Step.of(
-            "IG",
-            "dy -> dx",
-            lambda op, values: {"dx": values["dy"][:, 1:]},
-            ShiftLowering(lambda op: (-1, 0), lambda op: 0.0),
-        ),
+        shifting("IG", "dy -> dx", lambda op: ((-1, 0), (0, 0))),
     ),
     examples=(Example(inputs=((5, 4),), batches=(1, 3)), Example(inputs=((1, 1),))),
     layouts=None,

@@ -107,32 +107,32 @@ def elementwise(
     reads = roles_of(one.y, keys)
     inputs = sum(role.startswith("x") for role in reads)
 
-    truths = {form: _truth(item, keys) for form, item in by_form.items()}
+    def step(name: str, writes: tuple[str, ...], forms: Mapping[str, Elementwise], *, over: bool) -> Step:
+        loops = (_forward if name == "FW" else _backward)(forms, keys)
+        truths = {form: _truth(item, keys) for form, item in forms.items()}
 
-    def lowered(loops: Mapping[str, tuple[VectorLoop, ...]]) -> ElementwiseLowering:
-        return ElementwiseLowering(lambda op: loops[op.attributes.get("form", "")], takes_over=takes_over)
+        def reference(op: Op, values: Values) -> Values:
+            exact, truth = wide(values), truths[op.attributes.get("form", "")]
+            return {role: truth[role](op, exact) for role in op.writes}
 
-    def reference(op: Op, values: Values) -> Values:
-        exact, truth = wide(values), truths[op.attributes.get("form", "")]
-        return {role: truth[role](op, exact) for role in op.writes}
+        lowering = ElementwiseLowering(lambda op: loops[op.attributes.get("form", "")], takes_over=over)
+        read = dict.fromkeys(role for loop in loops[next(iter(forms))] for role in loop.reads)
+        return Step(name, tuple(read), writes, reference, lowering, formula=True)
 
-    steps = [Step("FW", reads, ("y",), reference, lowered(_forward(by_form, keys)), formula=True)]
+    steps = [step("FW", ("y",), by_form, over=takes_over)]
     if one.dx is not None:
-        read = dict.fromkeys(role for formula in one.gradients.values() for role in roles_of(formula, keys))
-        writes = ("dx*",) if inputs > 1 else ("dx",)
         if "mask" in read_off:
             steps[0] = replace(steps[0], others=(_with_mask(one, keys, takes_over),))
-        others = [replace(one, dx=dx, nests=("", nest)) for dx, nest in read_off.values()]
-        more = tuple(_backward_step(item, keys, takes_over) for item in others)
-        loops = lowered(_backward(by_form, keys))
-        steps.append(Step("IG", tuple(read), writes, reference, loops, others=more, formula=True))
+        others = [{"": replace(one, dx=dx, nests=("", nest))} for dx, nest in read_off.values()]
+        more = tuple(step("IG", ("dx",), item, over=takes_over) for item in others)
+        backward = step("IG", ("dx*",) if inputs > 1 else ("dx",), by_form, over=takes_over)
+        steps.append(replace(backward, others=more))
 
     published_steps: tuple[Step, ...] = ()
     if published is not None:
-        steps[0] = replace(
-            steps[0], variants={AS_PUBLISHED: Variant(lowered(_forward({"": published}, keys)))}
-        )
-        published_steps = (_backward_step(published, keys),)
+        as_published = step("FW", ("y",), {"": published}, over=takes_over)
+        steps[0] = replace(steps[0], variants={AS_PUBLISHED: Variant(as_published.lowering)})
+        published_steps = (step("IG", tuple(published.gradients), {"": published}, over=False),)
 
     return LayerPrimitive(
         name=name,
@@ -229,19 +229,6 @@ def _backward(forms: Mapping[str, Elementwise], keys: set[str]) -> dict[str, tup
         )
         for form, item in forms.items()
     }
-
-
-def _backward_step(item: Elementwise, keys: set[str], takes_over: bool = False) -> Step:
-    """IG of one form alone."""
-    truth, loops = _truth(item, keys), _backward({"": item}, keys)[""]
-    return Step(
-        "IG",
-        tuple(dict.fromkeys(role for loop in loops for role in loop.reads)),
-        tuple(item.gradients),
-        lambda op, values: {role: truth[role](op, wide(values)) for role in op.writes},
-        ElementwiseLowering(lambda op: loops, takes_over=takes_over),
-        formula=True,
-    )
 
 
 def _with_mask(item: Elementwise, keys: set[str], takes_over: bool) -> Step:
