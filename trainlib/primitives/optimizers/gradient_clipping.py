@@ -8,7 +8,7 @@ over more than one row: square sums of the rows of every gradient, one scale fro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from math import prod, sqrt
 from typing import Any
@@ -17,12 +17,13 @@ import numpy as np
 
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Array, Scratch, Tensors
-from trainlib.primitives.definition import InternalPrimitive, Step, Values
-from trainlib.primitives.formulas import in_float64, wide
-from trainlib.primitives.lowering.axes import LEADING, Area, Axes, AxesLowering
+from trainlib.primitives.definition import InternalPrimitive, Shape, Step, Values
+from trainlib.primitives.formulas import in_float64
+from trainlib.primitives.lowering.axes import LEADING, Area, Axes, AxesLowering, Form
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop
+from trainlib.primitives.lowering.forks import Fork, ForkLowering
 from trainlib.primitives.lowering.kernel_call import kernel_call
-from trainlib.primitives.lowering.pieces import Piece, TileBuilder
+from trainlib.primitives.lowering.pieces import TileBuilder
 from trainlib.primitives.lowering.row_loop import RowLoop
 
 NORM_GUARD = 1e-6
@@ -50,18 +51,8 @@ VALUE = InternalPrimitive(
 )
 
 
-_SQUARES = RowLoop(
-    lambda dw: (dw * dw).sum(axis=1), "X", "Y", {"X": "r*elements + i", "Y": "r"}, rows=("rows",)
-)
-
-
-def _squares_reference(op: Op, values: Values) -> Values:
-    rows = wide(values)["dw"]
-    return {"squares": _SQUARES.formula(rows.reshape(len(rows), -1))}
-
-
-class _Squares(AxesLowering):
-    """Square sums of the rows of a gradient; rows may be cut."""
+class _Squares(ForkLowering):
+    """Square sums of the rows of a gradient, in fp32; rows may be cut."""
 
     kept = ("d0",)
 
@@ -69,16 +60,30 @@ class _Squares(AxesLowering):
         """Rows, and what they consist of."""
         return LEADING[1 : 1 + len(tensors[op[role]].shape)]
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
-        """One fork, in fp32."""
-        count, *row = area.sizes("dw")
-        matrix = Piece("dw", (count, prod(row)), 0, dtype=area.dtype_of("dw"))
-        arrays = {"X": matrix, "Y": Piece("squares", (count,))}
-        build.loop("square_sum", arrays, _SQUARES, rows=count, elements=prod(row))
+    def results(self, op: Op, values: Values) -> Mapping[str, Shape]:
+        """A number a row."""
+        return {"squares": values["dw"].shape[:1]}
 
+    def kernels(self, form: Form) -> Sequence[Fork]:
+        """One fork."""
+        row, *elements = form.axes("dw")
+        sizes = {"rows": (row,), "elements": tuple(elements)}
+        return (
+            Fork(
+                "square_sum",
+                "X:dw Y:squares",
+                "dw -> squares",
+                lambda x: (x * x).sum(axis=1),
+                sizes,
+                ("rows",),
+            ),
+        )
+
+
+_SQUARES = _Squares()
 
 SQUARES = InternalPrimitive(
-    name="gradient_squares", step=Step.of("SQUARES", "dw -> squares", _squares_reference, _Squares())
+    name="gradient_squares", step=Step.of("SQUARES", "dw -> squares", _SQUARES.reference, _SQUARES)
 )
 
 
