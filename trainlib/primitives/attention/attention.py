@@ -96,7 +96,13 @@ def scaling(buffer: str, axes: Axes, number: float) -> Fork:
     numbers, moves = {"factor": float(np.float32(number))}, f"{buffer} -> {buffer}"
     arrays = f"X:{buffer} Y:{buffer}"
     return Fork(
-        "scale_by_number", arrays, moves, lambda x, factor: x * factor, {"elements": axes}, numbers=numbers
+        "scale_by_number",
+        arrays,
+        moves,
+        lambda x, factor: x * factor,
+        {"elements": axes},
+        elements=("elements",),
+        numbers=numbers,
     )
 
 
