@@ -168,10 +168,7 @@ class RowWriter(Writer):
             begun.append(f"{item.kind} {name} = {begin};")
             self._names[id(item)] = names[id(item)] = name
         texts = {name: self.text(item, user=ELEMENT) for name, item in stored.items()}
-        steps = [
-            REDUCTIONS[item.op][1].format(names[id(item)], self.text(item.args[0], user=ELEMENT))
-            for item in sums
-        ]
+        steps = [self._step(names[id(item)], item) for item in sums]
         steps += [_store(self._place(name, ELEMENT), text) for name, text in texts.items()]
         lines = [f"for (int i = {first}; i < {stop}; i++) {{"]
         lines += [*_indented([*self.inside, *steps]), "}"]
@@ -183,6 +180,19 @@ class RowWriter(Writer):
         for known in self._of_loop:
             self._names.pop(known, None)
         self.used = {**before, **self.used}
+
+    def _step(self, name: str, item: Symbol) -> str:
+        """What an element does to a reduction; a sum that it gives 0 it leaves as it is."""
+        (term,), form = item.args, REDUCTIONS[item.op][1]
+        if item.op == "sum" and term.op == "?" and term.args[1].value is not None and not term.args[1].now:
+            added, when = form.format(name, self.text(term.args[2], like="float", user=ELEMENT)), term.args[0]
+            if when.op == "first" and self._uses[id(when)] == 1:
+                first = self._names[id(when)] = self._unused("first")
+                self._scans.append(f"int {first} = 0;")
+                holds = self.text(when.args[0], COMPARE, user=ELEMENT)
+                return f"if (!{first} && {holds}) {first} = 1; else {added}"
+            return f"if (!({self.text(when, user=ELEMENT)})) {added}"
+        return form.format(name, self.text(term, user=ELEMENT))
 
     def _leaf(self, item: Symbol) -> str:
         return f"{item.op[1:]}_i" if item.known == ELEMENT else item.op[1:]
