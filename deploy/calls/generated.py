@@ -34,10 +34,10 @@ from deploy.calls.expression import (
     identifier,
     label,
 )
-from deploy.calls.row_loops import body, traced
+from deploy.calls.row_loops import RowWriter, body, pointers, traced
 from trainlib.ir.graph import Op
 from trainlib.ir.varying import Varying
-from trainlib.primitives.lowering.elementwise import VectorLoop
+from trainlib.primitives.lowering.elementwise import VectorLoop, update_name
 from trainlib.primitives.lowering.row_loop import RowLoop
 from trainlib.registry import step_of
 
@@ -84,7 +84,11 @@ def generated(action: Compute, op: Op, name: str = "") -> Generated | None:
             return _of_loop(effect, op, nest)
         if "rows" in effect.details:
             return _of_rows(action, op, nest, effect.details["rows"])
-        return _of_loss(effect, op, nest) if "formula" in effect.details else None
+        if "formula" not in effect.details:
+            return None
+        assert action.team.origin is not None
+        sizes = dict(action.team.origin.calls[0].sizes)
+        return _of_loss(effect, op, nest, ("samples", "features") if "features" in sizes else ())
     except (InputError, AttributeError, IndexError, TypeError) as error:  # what arrays can and symbols cannot
         what, cure = f"no C source for kernel {nest}: {error}", "use a layer that docs/deploy.md lists"
         raise InputError(what, where=op.name, cure=cure) from None
@@ -209,8 +213,7 @@ def _of_rows(action: Compute, op: Op, name: str, loop: RowLoop) -> Generated:
 
 def _stem(op: Op, nest: str, result: str) -> str:
     if op.step == "UPD":
-        words = op.primitive.split("_")
-        return "_".join((*words, *(word for word in nest.split("_")[1:] if word not in words)))
+        return update_name(op, nest)
     if op.step not in ("FW", "IG"):
         return op.primitive
     stem = f"{op.primitive}_{result.replace('dx', 'bw') if op.step == 'IG' else 'fw'}"
@@ -220,46 +223,68 @@ def _stem(op: Op, nest: str, result: str) -> str:
     return f"{stem}_{'from' if op.step == 'IG' else 'with'}_{'mask' if 'mask' in op else 'y'}"
 
 
-def _of_loss(effect: Effect, op: Op, nest: str) -> Generated:
+def _of_loss(effect: Effect, op: Op, nest: str, rows: Sequence[str]) -> Generated:
     read, target = dict(zip(op.reads, effect.reads, strict=False)), effect.details["target"]
-    made = {target: effect.writes[0]}
+    made, shape = {target: effect.writes[0]}, effect.reads[0].shape
     each = {name: value for name, value in op.attributes.items() if isinstance(value, list)}
-    kernel = _kept(op, nest, target, lambda: _loss(op, effect.details["formula"], read, made))
+    sizes = dict(zip(rows, shape, strict=True)) if rows else {"elements": prod(shape)}
+    sizes |= {"channels": shape[1], "places": prod(shape[2:])} if each else {}
+    kernel = _kept(
+        op, nest, target, lambda: _loss(op, effect.details["formula"], read, made, rows, [*sizes], [*each])
+    )
+    lists = {name: tuple(numbers) for name, numbers in each.items()}
     scale = float(np.float32(effect.details["scale"]()))
-    elements = prod(read["y"].shape)
-    fields: list[tuple[str, Any]] = [*read.items(), *made.items(), ("elements", elements)]
-    if each:
-        fields += [("channels", read["y"].shape[1]), ("places", prod(read["y"].shape[2:]))]
-        fields += [(name, tuple(numbers)) for name, numbers in each.items()]
-    return Generated(kernel, (*fields, *kernel.numbers, ("scale", scale)))
+    fields = {**read, **made, **sizes, **lists, **dict(kernel.numbers), "scale": scale}
+    return Generated(kernel, tuple(fields.items()))
+
+
+class _LossWriter(RowWriter):
+    """Statements of a loss; a number for each channel lies in an array of its own."""
+
+    def _place(self, name: str, known: int) -> str:
+        if name == "term":
+            return "const float term"
+        if known == CHANNEL:
+            return f"arg->{name}[i / arg->places % arg->channels]"
+        return f"arg->{name}" if known == TEAM else super()._place(name, known)
 
 
 def _loss(
-    op: Op, formula: Callable[[Op, Any], Any], read: Mapping[str, Place], made: Mapping[str, Place]
+    op: Op,
+    formula: Callable[[Op, Any], Any],
+    read: Mapping[str, Place],
+    made: Mapping[str, Place],
+    rows: Sequence[str],
+    counts: Sequence[str],
+    each: Sequence[str],
 ) -> Kernel:
-    """A sum of terms, or their slopes, by one core alone."""
+    """A sum of terms, of elements or of `rows`, or their slopes, by one core alone."""
     (target,), names = made, _Names()
 
     def run(trace: Trace) -> dict[str, Any]:
         arrays = {role: trace.array(role, place.dtype) for role, place in read.items()}
         result = trace.symbol(formula(replace(op, attributes=names.options(trace, op)), arrays))
-        return {target: result if target == "loss" else result * trace.array("scale", known=TEAM)}
+        scale = trace.array("scale", known=TEAM)
+        if target == "loss" and rows:
+            return {"term": result}
+        of_element = trace.made("each", (result if target == "loss" else result * scale,), known=ELEMENT)
+        return {target: of_element.sum(None) * scale if target == "loss" else of_element}
 
     outcomes = list(branches(run))
     name = names.named(f"{op.primitive}_{'fw' if target == 'loss' else 'bw'}", outcomes)
     fields = _fields(outcomes)
-    places = {TEAM: "", CHANNEL: "[i / arg->places % arg->channels]", ELEMENT: "[i]"}
-    writer = Writer(outcomes[0][1], lambda array, when: f"arg->{array}{places[when]}")
-    result = writer.results[target]
-    body = ["for (int i = 0; i < arg->elements; i++) {", *_indented(writer.inside)]
-    if target == "loss":
-        body = ["float sum = 0.0f;", *body, f"    sum += {result};", "}", "arg->loss[0] = sum * arg->scale;"]
-    else:
-        body += [f"    arg->{target}[i] = {result};", "}"]
+    place = f"r*{rows[1]} + i" if rows else "i"
+    places = {**dict.fromkeys((*read, target), place), "loss": "0"}
+    loop = RowLoop(formula, "", "", places, tuple(rows[:1]), tuple(rows[1:]) or ("elements",))
+    writer = _LossWriter(loop, outcomes[0][1], narrow=False)
+    body = writer.row
+    if rows:
+        body = [*pointers(loop, writer.used, ""), *body, *["total += term;"] * (target == "loss")]
+        body = [f"for (int r = 0; r < arg->{rows[0]}; r++) {{", *_indented(body), "}"]
+    if rows and target == "loss":
+        body = ["float total = 0.0f;", *body, "arg->loss[0] = total * arg->scale;"]
     what = "terms" if target == "loss" else "slopes"
     lines = [f"/* {name}: {what} of {op.primitive}, by one core alone. */"]
-    each = [key for key, value in op.attributes.items() if isinstance(value, list)]
-    counts = ["elements", "channels", "places"] if each else ["elements"]
     lines += _struct(name, read, made, counts, {**fields, "scale": None}, each)
     return Kernel(name, _source(name, lines, [*writer.before, *body]), _numbers(fields), exact=False)
 

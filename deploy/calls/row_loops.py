@@ -51,10 +51,10 @@ def body(loop: RowLoop, results: Mapping[str, Symbol], *, narrow: bool = False) 
         return list(_over_elements(results, loop.elements[0], narrow))
     writer = RowWriter(loop, results, narrow)
     if loop.rows == ("1",):
-        return [*writer.before, *_pointers(loop, writer.used, ""), *writer.row]
+        return [*writer.before, *pointers(loop, writer.used, ""), *writer.row]
     shared = loop.elements[-1] if loop.across else loop.rows[0]
     lines = [*writer.before, f"const struct pt_range own = pt_own(arg->{shared});"]
-    inner = [*_pointers(loop, writer.used, "s" if len(loop.rows) > 1 else ""), *writer.row]
+    inner = [*pointers(loop, writer.used, "s" if len(loop.rows) > 1 else ""), *writer.row]
     for size in loop.rows[1:]:
         inner = [f"for (int s = 0; s < arg->{size}; s++) {{", *_indented(inner), "}"]
     ends = ("0", f"arg->{loop.rows[0]}") if loop.across else ("own.start", "own.stop")
@@ -97,7 +97,7 @@ def _terms(loop: RowLoop, name: str, *, of_element: bool) -> str:
     return re.sub(r"\b(?![rsi0]\b)\w+", r"arg->\g<0>", " + ".join(terms)).replace("*", " * ")
 
 
-def _pointers(loop: RowLoop, used: Iterable[str], index: str) -> list[str]:
+def pointers(loop: RowLoop, used: Iterable[str], index: str) -> list[str]:
     """To the first element of a row (or, with `index` s, of a run of it) of the arrays that have elements."""
     lines = []
     for name in used:
@@ -176,7 +176,7 @@ class RowWriter(Writer):
         lines = [f"for (int i = {first}; i < {stop}; i++) {{"]
         lines += [*_indented([*self.inside, *steps]), "}"]
         for size in self._loop.elements[:-1]:
-            lines = [*_pointers(self._loop, [*self.used], "s"), *self._segment, *lines]
+            lines = [*pointers(self._loop, [*self.used], "s"), *self._segment, *lines]
             lines = [f"for (int s = 0; s < arg->{size}; s++) {{", *_indented(lines), "}"]
         self.row += [*begun, *self._scans, *lines]
         self._scans = []
