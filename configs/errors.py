@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from errno import ENAMETOOLONG
 from typing import Any
 
 from msgspec.structs import asdict
@@ -124,6 +125,11 @@ class Lever(Struct, frozen=True):
 
 MAX_CONTRIBUTORS = 10
 """Contributors a report about a memory lists."""
+
+
+def cure_of(error: Exception, otherwise: str) -> str:
+    """What to change where the system refuses a file: a shorter name where that is the reason."""
+    return "use a shorter name" if getattr(error, "errno", None) == ENAMETOOLONG else otherwise
 
 
 class DoesNotFitError(PulptrainError):

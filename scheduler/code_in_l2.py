@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from arch.pricing.code_caches import WARM
 from arch.spec.timing import SocTiming
 from configs.errors import Contributor, DoesNotFitError
 from configs.values import replace
@@ -31,6 +32,11 @@ Plan = Callable[[SocTiming], Sequence[Schedule]]
 
 Linked = Callable[[Sequence[Schedule]], LinkedCode]
 """What a linked export says of the code of schedules."""
+
+
+def has_code(timing: SocTiming, code_start: str) -> bool:
+    """Whether code counts: it is fetched, or comes as tables."""
+    return code_start != WARM or timing.l1.tables_bytes > 0
 
 
 def with_code_in_l2(plan: Plan, timing: SocTiming, linked: Linked | None = None) -> list[Schedule]:

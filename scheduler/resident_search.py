@@ -14,13 +14,15 @@ from configs.errors import DoesNotFitError, InputError
 from configs.values import Struct, replace
 from scheduler.addresses.allocation import align
 from scheduler.addresses.lifetimes import Life, storage_lives
-from scheduler.code_in_l2 import Linked, Plan, with_code_in_l2
+from scheduler.code_in_l2 import Linked, Plan, has_code, with_code_in_l2
 from scheduler.memory.host_memory import TIMING_ONLY, HostUse
 from scheduler.options import AUTO, ScheduleOptions
 from scheduler.planned import Schedule
 from scheduler.programs.program_code import with_code
 from scheduler.schedule import build_schedule, in_one_memory
 from scheduler.schedule_cache import ScheduleCache
+from scheduler.table_form import with_tables
+from scheduler.tiles.code_sizes import shipped_sizes
 from scheduler.tiles.estimate import TileCost
 from scheduler.tiles.resident_tensors import text_of
 from traces.events import Slice, TeamKernel
@@ -108,8 +110,7 @@ def schedules_for(
             found.append(_schedule_beside_code(graphs[number], machine, cost_model, options, cache, beside))
         return found
 
-    placed = asked[0].code_start != WARM or timing.l1.tables_bytes
-    return place(plan, timing, linked) if placed else plan(timing)
+    return place(plan, timing, linked) if has_code(timing, asked[0].code_start) else plan(timing)
 
 
 def _schedule_beside_code(
@@ -219,6 +220,8 @@ class _Search:
         from arch.blocks.soc import Soc  # a run whose figures are kept does without
 
         soc = Soc(self._timing, self._cost_model, watch, code_start=self._options.code_start)
+        if self._timing.l1.tables_bytes:
+            (schedule,), _ = with_tables([schedule], self._timing, shipped_sizes())
         program = schedule.program if self._options.code_start == WARM else with_code(schedule.program)
         return soc.run(program, effects=False).cycles, watch
 

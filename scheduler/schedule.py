@@ -324,10 +324,7 @@ def _code_cost(
 
 def code_of_op_alone(graph: TrainingGraph, timing: SocTiming, options: ScheduleOptions) -> str:
     """What the instruction caches hold when an op of a graph is simulated alone: nothing of its code, or
-    where most of a program survives what an iteration of the op alone leaves. An op as a table has no code
-    of its own: its table is in L1 before it begins, and refills of the code of its kernels are left out."""
-    if timing.l1.tables_bytes:
-        return WARM
+    where most of a program survives what an iteration of the op alone leaves."""
     lost = lost_code(graph, timing, options)
     if lost is None:
         return WARM
@@ -350,7 +347,9 @@ def check_names(graph: TrainingGraph, options: ScheduleOptions) -> None:
         for name in named:
             if name not in ops:
                 names = ", ".join(sorted(ops))
-                raise InputError(f"unknown op {name!r} {what}", where=graph.name, cure=f"use one of {names}")
+                raise InputError(
+                    f"the model has no op {name!r} {what}", where=graph.name, cure=f"use one of {names}"
+                )
     multiply = {name for op in multiplying(graph, options.variants) for name in (op.name, op.step)}
     for name, kernel in options.kernels.items():
         if name not in multiply:

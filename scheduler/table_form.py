@@ -13,14 +13,15 @@ from itertools import accumulate
 
 import numpy as np
 
+from arch.pricing.code_caches import WARM
 from arch.spec.program import Action, Command, DmaStart, DmaWait, Place, Program, Release, UdmaWait
 from arch.spec.timing import SocTiming
 from configs.values import Struct, replace
-from scheduler.addresses.allocation import ALIGNMENT_BYTES, Interval, align
+from scheduler.addresses.allocation import Interval, align
 from scheduler.planned import Schedule
-from scheduler.programs.program_code import TABLE, OpActions, ops_of
+from scheduler.programs.program_code import TABLE, OpActions, ops_of, with_code
 from scheduler.programs.rolling import Leaf, Loop, Node, first_call, in_records, places_of, runs_of
-from scheduler.tiles.code_sizes import Sizes
+from scheduler.tiles.code_sizes import TABLE_PLACES, Sizes, shipped_sizes, table_place_bytes
 from traces.events import Work
 
 TABLE_KIND = "table"
@@ -28,9 +29,6 @@ TABLE_KIND = "table"
 
 MOST_TRANSFERS = 15
 """Identifiers of transfers that the four bits of a wait can say: 0 stands for none."""
-
-PLACES = 2
-"""Places of tables in L1: those that are walked, and those that come."""
 
 
 def table_of(op: OpActions, sizes: Sizes) -> tuple[int, int]:
@@ -115,7 +113,7 @@ class _Adding:
     """
 
     def __init__(self, schedule: Schedule, timing: SocTiming, sizes: Sizes, near: int, address: int) -> None:
-        place_bytes = timing.l1.tables_bytes // PLACES // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+        place_bytes = table_place_bytes(timing)
         self.address, self._near, self._place_bytes = address, near, place_bytes
         self._actions: list[Action] = []
         self._ids: dict[int, int] = {}
@@ -133,7 +131,7 @@ class _Adding:
                 self._move(op.actions)
                 continue
             group = groups[own]
-            walk_cycles = found[number][1] // max(1, sum(isinstance(each, DmaStart) for each in op.actions))
+            walk_cycles = _by_transfer(op, found[number][1])
             actions, before = op.actions, 0
             if number == group.first:
                 self._actions.append(DmaWait(len(self._actions), (start,), self._work(group), start))
@@ -162,7 +160,7 @@ class _Adding:
         )
 
     def _at(self, number: int) -> int:
-        return self._near + number % PLACES * self._place_bytes
+        return self._near + number % TABLE_PLACES * self._place_bytes
 
     def _work(self, group: Group) -> Work:
         end = next(each.work for each in self._ops[group.first].actions if isinstance(each, Release))
@@ -194,11 +192,37 @@ class _Adding:
             moved = replace(action, id=number, deps=tuple([self._ids[each] for each in action.deps]))
             if isinstance(moved, DmaWait | UdmaWait):
                 moved = replace(moved, transfer=self._ids[moved.transfer])
-            elif isinstance(moved, DmaStart) and walk_cycles:
-                moved = replace(moved, code_cycles=moved.code_cycles + walk_cycles)
-            elif isinstance(moved, Release) and ends is not None:
-                moved = replace(moved, places=(*moved.places, ends))
-            self._actions.append(moved)
+            self._actions.append(_walked(moved, walk_cycles, ends))
+
+
+def _by_transfer(op: OpActions, walk_cycles: int) -> int:
+    """What core 0 takes to walk the table of an op, shared among its transfers."""
+    return walk_cycles // max(1, sum(isinstance(each, DmaStart) for each in op.actions))
+
+
+def _walked(action: Action, walk_cycles: int, ends: Place | None) -> Action:
+    if isinstance(action, DmaStart) and walk_cycles:
+        return replace(action, code_cycles=action.code_cycles + walk_cycles)
+    if isinstance(action, Release) and ends is not None:
+        return replace(action, places=(*action.places, ends))
+    return action
+
+
+def alone_with_code(program: Program, timing: SocTiming, code_start: str) -> tuple[Program, str]:
+    """The program of an op alone, and what the caches hold of its code.
+
+    If the op is a table this is in L1 before it begins, and refills of the code that all ops share are left
+    out. If it has none, or one without room, its code is fetched.
+    """
+    if code_start == WARM:
+        return program, WARM
+    sizes = shipped_sizes()
+    for op in ops_of(program.actions) if timing.l1.tables_bytes else ():
+        size_bytes, walk_cycles = table_of(op, sizes)
+        if sizes["table"]["fetch"] + size_bytes <= table_place_bytes(timing):
+            walked = [_walked(each, _by_transfer(op, walk_cycles), None) for each in op.actions]
+            return replace(program, actions=tuple(walked)), WARM
+    return with_code(program), code_start
 
 
 def is_of_tables(action: Action) -> bool:

@@ -37,7 +37,7 @@ from deploy.calls.expression import (
 from deploy.calls.row_loops import RowWriter, body, indented, load, over_own, pointers, store, traced
 from trainlib.ir.graph import Op
 from trainlib.ir.varying import Varying
-from trainlib.primitives.lowering.elementwise import VectorLoop
+from trainlib.primitives.lowering.elementwise import VectorLoop, update_name
 from trainlib.primitives.lowering.row_loop import RowLoop
 from trainlib.registry import step_of
 
@@ -204,8 +204,7 @@ def _of_rows(action: Compute, op: Op, name: str, loop: RowLoop) -> Generated:
 
 def _stem(op: Op, nest: str, result: str) -> str:
     if op.step == "UPD":
-        words = op.primitive.split("_")
-        return "_".join((*words, *(word for word in nest.split("_")[1:] if word not in words)))
+        return update_name(op, nest)
     if op.step not in ("FW", "IG"):
         return op.primitive
     stem = f"{op.primitive}_{result.replace('dx', 'bw') if op.step == 'IG' else 'fw'}"

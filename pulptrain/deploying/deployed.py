@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from arch.pricing.code_caches import WARM
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
@@ -18,7 +17,7 @@ from configs.values import Struct, replace
 from deploy.project.project import Project, project_of
 from deploy.project.recorded import Recorded
 from pulptrain.running.session import RunOutcome
-from scheduler.code_in_l2 import placed_with_code
+from scheduler.code_in_l2 import has_code, placed_with_code
 from scheduler.executor import Executor
 from scheduler.options import ScheduleOptions
 from scheduler.planned import Schedule
@@ -136,7 +135,7 @@ def deploy(run: Run, folder: Path, arena_bytes: int | None = None, trainlib: str
             needed,
             arena_bytes,
             where=summary["model"],
-            cure=f"use --l1 {arena_bytes}B to schedule for the L1 that the linker leaves free",
+            cure=f"use --l1 {arena_bytes}B, so that tiles fit what --arena leaves of L1",
         )
     exported = summary["cycles"]
     if outcome.schedule.options.codegen != EXPORTED:
@@ -157,8 +156,8 @@ def cycles_as_exported(schedules: Sequence[Schedule], timing: SocTiming, batches
         return [build_schedule(it.graph, machine, cost_model, as_chosen(it, EXPORTED)) for it in schedules]
 
     try:
-        is_warm = schedules[0].options.code_start == WARM
-        exported = plan(timing) if is_warm else placed_with_code(plan, timing)
+        placed = has_code(timing, schedules[0].options.code_start)
+        exported = placed_with_code(plan, timing) if placed else plan(timing)
     except (InputError, DoesNotFitError):
         return None
     soc, start = None, exported[0].options.code_start

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 
 from arch.blocks.soc import Soc, core_paths
 from arch.energy.activity import activity_of
-from arch.pricing.code_caches import WARM
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.program import Program
 from arch.spec.timing import SocTiming
@@ -17,8 +16,8 @@ from scheduler.addresses.lifetimes import storage_lives
 from scheduler.addresses.plan_options import ALL_OTHERS, STREAMED, PlanOptions
 from scheduler.counted_run import CountedRun
 from scheduler.options import ScheduleOptions
-from scheduler.programs.program_code import with_code
 from scheduler.schedule import build_schedule
+from scheduler.table_form import alone_with_code
 from scheduler.tiles.l2_slots import OpStream
 from scheduler.tuner.objective import Objective
 from scheduler.tuner.task import task_of
@@ -127,7 +126,6 @@ class StreamedOps:
         return Price(counts["cycles"], self._objective.cost(counts, counts["cycles"]), slot_bytes)
 
     def _simulated(self, program: Program, timing: SocTiming, recorder: Recorder | None = None) -> int:
-        start = self._options.code_start
+        program, start = alone_with_code(program, timing, self._options.code_start)
         soc = Soc(timing, self._cost_model, recorder, detect_races=False, code_start=start)
-        program = program if start == WARM else with_code(program)
         return soc.run(program, effects=False, logged=False).cycles

@@ -14,7 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from arch.blocks.bursts import BurstRules
 from arch.spec.timing import SocTiming
 from configs.values import Struct
-from scheduler.tiles.code_sizes import WRITTEN_OUT_BYTES, kernel_sizes, shipped_sizes
+from scheduler.tiles.code_sizes import (
+    LEAST_LOOP,
+    WRITTEN_OUT_BYTES,
+    kernel_sizes,
+    shipped_sizes,
+    table_place_bytes,
+)
 from scheduler.tiles.tiling import Tiler
 
 
@@ -72,7 +78,9 @@ class Lost:
         uses = Counter(
             name for op in ops for name in {name for found in op.kernels.values() for name in found}
         )
-        size_bytes = sum(op.size_bytes for op in ops) + sum(sizes["platform"].values())
+        is_walked = timing.l1.tables_bytes > 0
+        size_bytes = sum(sizes["walk"].values()) if is_walked else sum(op.size_bytes for op in ops)
+        size_bytes += sum(sizes["platform"].values())
         size_bytes += sum(functions.values())
         of_a_set = size_bytes * icache.shared_ways / icache.shared_bytes
         self._survives = float((1 - 1 / icache.shared_ways) ** of_a_set)
@@ -91,24 +99,52 @@ class Lost:
         return 1 - float(self._survives ** (1 / max(1, self._ops)))
 
 
+_Walk = tuple[float, float, float]
+_NO_CODE: _Walk = 0.0, 0.0, 0.0
+TRANSFERS = ("transfer_1d", "transfer_2d")
+
+
+class _Form(Struct, frozen=True):
+    """The code of each statement by its word, as `_walk` has it: its `own`, and what is `shared`.
+
+    Tiles that are alike are a loop if there are more than `written_out`. A table takes `walk_cycles` beside.
+    """
+
+    own: Mapping[str, _Walk]
+    shared: Mapping[str, _Walk]
+    written_out: int
+    walk_cycles: Mapping[str, int] = {}
+
+
 class CodeCost:
     """What the tiles of an op wait for code on a machine, of which a part is `lost`."""
 
     def __init__(self, timing: SocTiming, lost: Lost) -> None:
         icache, dma, events, sizes = timing.icache, timing.dma, timing.event_unit, shipped_sizes()
         self._lost, self._icache, own = lost, icache, sizes["op"]
-        self._written_out = WRITTEN_OUT_BYTES // (2 * own["transfer_1d"] + 2 * own["wait"] + own["fork"])
-        """Turns of a loop of the smallest tiles that the compiler writes out."""
+        self._place_bytes = table_place_bytes(timing)
+        # Turns of a loop of the smallest tiles that the compiler writes out.
+        written_out = WRITTEN_OUT_BYTES // (2 * own["transfer_1d"] + 2 * own["wait"] + own["fork"])
         cycles = {
             "transfer_1d": dma.transfer_code_1d_cycles + dma.program_1d_cycles,
             "transfer_2d": dma.transfer_code_2d_cycles + dma.program_2d_cycles,
             "wait": dma.wait_done_cycles,
             "fork": max(events.fork_push_cycles, events.fork_master_cycles) + events.join_cycles,
         }
-        both = {word: sizes["op"][word] + sizes["platform"].get(word, 0) for word in sizes["op"]}
-        pace = {word: cycles.get(word, 0) * icache.line_bytes / size for word, size in both.items()}
-        self._own = {word: self._walk(size, pace[word]) for word, size in sizes["op"].items()}
-        self._platform = {word: self._walk(size, pace[word]) for word, size in sizes["platform"].items()}
+
+        def walks(of: Mapping[str, int], beside: Mapping[str, int]) -> dict[str, _Walk]:
+            both = {word: size + beside.get(word, 0) for word, size in of.items()}
+            pace = {word: cycles.get(word, 0) * icache.line_bytes / size for word, size in both.items()}
+            return {word: self._walk(size, pace[word]) for word, size in of.items()}
+
+        platform = walks(sizes["platform"], own)
+        self._function = _Form(walks(own, sizes["platform"]), platform, written_out)
+        walk = {**sizes["walk"], "op": sizes["walk"]["op"] + sizes["walk"]["record"]}
+        shared: dict[str, _Walk] = {}
+        for word, (lines, near, far) in walks(walk, sizes["platform"]).items():
+            called = platform.get(word, _NO_CODE)
+            shared[word] = lines + called[0], near + called[1], far + called[2]
+        self._table = _Form({}, shared, LEAST_LOOP - 1, sizes["walk_cycles"])
         self._kernel_cycles = max(0, icache.line_from_l2_cycles - icache.line_from_shared_cycles)
         link = timing.l2.link_bytes_per_cycle
         bursts = (BurstRules.of(timing.dma, timing.l1.word_bytes).outstanding - 1) * timing.dma.burst_bytes
@@ -139,8 +175,9 @@ class CodeCost:
         settled: dict[object, float] = {}
         there: set[str] = set()
         lost_own, lost_platform = self._lost.own(), self._lost.platform()
+        form = self._table if self._has_table(tiles, alike) else self._function
         for tile in tiles:
-            is_new = tile.form not in forms or alike[tile.form] <= self._written_out
+            is_new = tile.form not in forms or alike[tile.form] <= form.written_out
             becomes_loop = not is_new and tile.form == before and not forms[tile.form]
             before = tile.form
             if tile.form in settled and not becomes_loop:
@@ -148,9 +185,9 @@ class CodeCost:
                 continue
             cycles = lines = 0.0
             for place, (word, count) in enumerate((*tile.statements, *tile.beside)):
-                of_own, of_platform = self._own[word], self._platform.get(word)
+                of_own, of_platform = form.own.get(word, _NO_CODE), form.shared.get(word)
                 is_beside = place >= len(tile.statements)
-                cycles += count * of_own[1]
+                cycles += count * (of_own[1] + form.walk_cycles.get(word, 0))
                 if is_new:
                     lines += is_beside * lost_own * count * of_own[0]
                     cycles += lost_own * count * (of_own[2] - of_own[1])
@@ -172,9 +209,33 @@ class CodeCost:
                     cycles += lost_lines * self._kernel_cycles
             elif becomes_loop:
                 forms[tile.form] = True
-                lines += lost_own * self._own["loop"][0]
-                cycles += lost_own * self._own["loop"][2]
+                loop = form.own.get("loop", _NO_CODE)
+                lines += lost_own * loop[0]
+                cycles += lost_own * loop[2]
+            if not is_new and form.walk_cycles:
+                # A turn has two tiles, and each transfer of it an address that changes.
+                moved = sum(count for word, count in (*tile.statements, *tile.beside) if word in TRANSFERS)
+                cycles += form.walk_cycles["loop"] / 2 + moved * form.walk_cycles["changed"]
             cycles += min(tile.beside_cycles, lines * self._behind_cycles)
             if not (is_new or becomes_loop):
                 settled[tile.form] = cycles
             yield cycles
+
+    def _has_table(self, tiles: Sequence[TileCode], alike: Mapping[object, int]) -> bool:
+        """Whether the op is a table, by about the bytes of that: two turns of a loop have its place."""
+        if not self._place_bytes:
+            return False
+        sizes = shipped_sizes()
+        known, arguments = sizes["table"], sizes["arguments"]
+        size_bytes, turns = float(known["op"] + known["fetch"]), Counter[object]()
+        for tile in tiles:
+            is_loop = alike[tile.form] >= LEAST_LOOP
+            turns[tile.form] += 1
+            if is_loop and turns[tile.form] > 2:
+                continue
+            for word, count in (*tile.statements, *tile.beside):
+                size_bytes += count * known[word] * (1 / 4 if word == "wait" else 1)
+                size_bytes += 8 * count * (is_loop and word in TRANSFERS)
+            words = [arguments.get(kernel, known["arguments"]) for kernel in tile.kernels]
+            size_bytes += sum(4 * (each - -each // 32) for each in words) + known["loop"] / 2 * is_loop
+        return size_bytes <= self._place_bytes

@@ -10,6 +10,8 @@ from importlib.resources import files
 from typing import Any
 
 from arch.spec.isa import TeamWork
+from arch.spec.timing import SocTiming
+from scheduler.addresses.allocation import ALIGNMENT_BYTES
 
 INSTRUCTION_BYTES = 2.9
 """Mean instruction of compiled RV32 code with compressed ones: of the functions in the sizes."""
@@ -26,6 +28,9 @@ WRITTEN_OUT_BYTES = 552
 The largest that was, of the exports executed on the RTL (clang 22, ``-Rpass=loop-unroll``): all loops up to
 here but one of 477 bytes, none of three above. 94 % of 743 loops of six exports of today are as it says."""
 
+TABLE_PLACES = 2
+"""Places of tables in L1: those that are walked, and those that come."""
+
 Sizes = Mapping[str, Mapping[str, Any]]
 
 
@@ -41,3 +46,8 @@ def kernel_sizes(team: TeamWork, sizes: Sizes) -> dict[str, int]:
     kernel, known = team.kernel, sizes["kernels"]
     own_bytes = known.get(kernel) or max((team.core(one).code_bytes for one in team.members[:1]), default=0)
     return {kernel: own_bytes or 4, **{name: known[name] for name in sizes.get("called", {}).get(kernel, ())}}
+
+
+def table_place_bytes(timing: SocTiming) -> int:
+    """Bytes of one of the places of tables in L1; 0 where ops are functions."""
+    return timing.l1.tables_bytes // TABLE_PLACES // ALIGNMENT_BYTES * ALIGNMENT_BYTES

@@ -15,8 +15,8 @@ from arch.spec.timing import SocTiming
 from configs.errors import PulptrainError
 from configs.values import Struct
 from scheduler.counted_run import CountedRun
-from scheduler.programs.program_code import with_code
 from scheduler.search.workers import PerThread
+from scheduler.table_form import alone_with_code
 from scheduler.tuner.cut_programs import CutPrograms, Form, Tiles
 from scheduler.tuner.lower_bound import LowerBound, Timeline
 from scheduler.tuner.search_space import Cut, Question, list_cuts
@@ -96,12 +96,11 @@ class CandidateSimulator:
     def evaluate(self, question: Question, candidate: Cut) -> Evaluation:
         """Simulate one candidate."""
         counted: CountedRun | None = None
-        soc = self._soc(question.code_start, heard=question.objective.counts)
         try:
             programs = self._programs(question, candidate)
             schedule, program = programs.under(candidate.kernel)
-            if question.code_start != WARM:
-                program = with_code(program)
+            program, start = alone_with_code(program, self.timing, question.code_start)
+            soc = self._soc(start, heard=question.objective.counts)
             if question.objective.counts:
                 counted = CountedRun(program, core_paths(soc.timing), traced=False)
                 self._ear.listen_for(counted.recorder)

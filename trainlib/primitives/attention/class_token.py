@@ -17,9 +17,10 @@ from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Ranges, Tensors
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Parameter, Step, Values
 from trainlib.primitives.elementwise.position import START
-from trainlib.primitives.lowering.axes import ONE, Area, Axes, AxesLowering
+from trainlib.primitives.lowering.axes import ONE, Area, Axes, AxesLowering, Form
 from trainlib.primitives.lowering.boxes import sequence_of
 from trainlib.primitives.lowering.calls import BATCH
+from trainlib.primitives.lowering.forks import Fork, column_sum
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.primitives.shapes.box_copies import shifting
 
@@ -64,9 +65,9 @@ class _WeightGradient(AxesLowering):
     kept, summed = ("features",), (BATCH,)
     roles: Mapping[str, Axes] = {"dy": (BATCH, ONE, "features"), "dw": kept}
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
+    def kernels(self, form: Form) -> Sequence[Fork]:
         """The first tokens are summed."""
-        build.column_sum(Piece("dy", area.shape(BATCH, "features")), area.piece("dw"))
+        return (column_sum("dy", "dw", (BATCH,), self.kept),)
 
 
 def _reference(op: Op, values: Values) -> Values:
