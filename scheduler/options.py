@@ -57,7 +57,9 @@ def parse_buffers(text: str) -> tuple[int, dict[str, dict[str, int]]]:
         op, _, operand = path.strip().rpartition(".")
         if not op or not operand or parse_buffering(value.strip()) < 1:
             raise InputError(
-                f"cannot read {part!r}", where="--buffering", cure="write e.g. double,conv2.FW.w=1"
+                f"{part!r} does not name an op, its operand and a number of buffers",
+                where="--buffering",
+                cure="write e.g. double,conv2.FW.w=1",
             )
         named.setdefault(op, {})[operand] = parse_buffering(value.strip())
     return depth, named

@@ -119,7 +119,7 @@ def energy_of(activity: Activity, model: EnergyModel, point: OperatingPoint) -> 
         raise InputError(
             f"the energy model {model.name} lacks the coefficients {', '.join(missing)}",
             where=model.where,
-            cure="add the coefficients, or use another --energy",
+            cure="add them to a copy of the energy model (--energy FILE.yaml), or use another model",
         )
     each = {
         name: item.at(point.vdd, COEFFICIENTS[name].exponent) for name, item in model.coefficients.items()

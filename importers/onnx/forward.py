@@ -218,7 +218,10 @@ class ForwardReader:
         if len(terms) > 1 or (terms and loss is not None):
             what, cure = "several losses", "use one output: the sum of the losses"
             if len(terms) == 1:
-                what, cure = "a loss, but another is set", "remove one of the two losses"
+                what, cure = (
+                    "a loss, but --loss sets another",
+                    "remove --loss, or export the graph without its loss",
+                )
             raise self._wrong(f"the graph ends in {what}: {', '.join(terms)}", cure)
         if terms:
             (self.loss,) = terms

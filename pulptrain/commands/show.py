@@ -40,7 +40,11 @@ def command(
     ] = None,
     codegen: Annotated[
         str | None,
-        common.option("--codegen", "NAME", "Compiler whose code of the kernel is shown, e.g. clang-xpulp."),
+        common.option(
+            "--codegen",
+            "NAME",
+            "Compiler whose kernel code to show, e.g. clang-xpulp; `pulptrain list kernels` lists all.",
+        ),
     ] = None,
     as_file: Annotated[
         bool,

@@ -92,7 +92,9 @@ def describe(
             if each == "stall"
             else f"use a name of `pulptrain list {each}s`"
         )
-        raise InputError(f"'{name}' is a kind of names, not a name", where="show", cure=words)
+        raise InputError(
+            f"'{name}' is a group of names; show takes one name of the group", where="show", cure=words
+        )
     if not described:
         names = sorted({word for each in KINDS if kind in (None, each) for word in names_of(each)})
         near = suggestion(name, names).partition(" (known")[0]

@@ -61,7 +61,7 @@ def objective_of(name: str, model: EnergyModel, point: OperatingPoint, average_w
         raise InputError(
             f"the energy model {model.name} lacks {', '.join(missing)}",
             where="--objective",
-            cure="add the coefficients, or use another --energy",
+            cure="add them to a copy of the energy model (--energy FILE.yaml), or use another model",
         )
     joules = []
     for each, meaning in COEFFICIENTS.items():

@@ -248,7 +248,7 @@ def test_shapes_of_several_inputs_are_said_by_name(
 @pytest.mark.parametrize(
     ("case", "how", "reason"),
     [
-        ("cross-entropy", {"loss": LossSpec("mse")}, "the graph ends in a loss, but another is set: z"),
+        ("cross-entropy", {"loss": LossSpec("mse")}, "the graph ends in a loss, but --loss sets another: z"),
         (
             Case([X], [gemm("x", "w", "z")], ["z", "x"], W, []),
             {},

@@ -68,7 +68,9 @@ def write_perfetto(
     cannot be written.
     """
     if clock_hz <= 0:
-        raise InputError(f"the clock is {clock_hz} Hz: use more than 0 Hz", where="clock.cluster_hz")
+        raise InputError(
+            f"the clock is {clock_hz} Hz", where="clock.cluster_hz", cure="use a clock above 0 Hz"
+        )
     ordered = sorted_slices(slices)
     check_overlap(ordered)
     with replacing(path) as temporary, temporary.open("wb") as file:

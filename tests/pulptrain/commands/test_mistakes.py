@@ -193,10 +193,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "--resident: simple-mlp has no tensor 'all'",
             "use auto (tensors that save cycles), or names: TENSOR,TENSOR@OP..OP",
         ),
-        ("show stall", "show: 'stall' is a kind of names, not a name", f"use one of {STALLS}"),
+        (
+            "show stall",
+            "show: 'stall' is a group of names; show takes one name of the group",
+            f"use one of {STALLS}",
+        ),
         (
             "show kernels",
-            "show: 'kernels' is a kind of names, not a name",
+            "show: 'kernels' is a group of names; show takes one name of the group",
             "use a name of `pulptrain list kernels`",
         ),
         (
