@@ -39,7 +39,7 @@ class GroupedCommand(TyperCommand):
         for param in () if ctx.resilient_parsing else self.params:
             value = ctx.params.get(str(param.name))
             flag = param.opts[0] if param.param_type_name == "option" else ""
-            typed = Option(flag, param.metavar or "", getattr(param, "help", None) or "", "")
+            typed = Option(param.metavar or "", getattr(param, "help", None) or "", "", flag)
             for one in value if isinstance(value, list | tuple) else [value]:
                 typed.check(one)
         return left

@@ -33,6 +33,17 @@ def test_a_matmul_has_its_addresses_strides_and_sizes() -> None:
     assert [fields[name] for name in ("N", "K", "M", "trans_b", "accumulate")] == [2, 3, 4, 0, 0]
 
 
+def test_a_gradient_that_is_a_vector_and_one_that_is_a_matrix_share_their_square_sum(tmp_path: Path) -> None:
+    model = tmp_path / "model.yaml"
+    model.write_text(
+        "{name: clipped, input: {shape: [7]}, loss: mse, batch: 2,"
+        " optimizer: {name: sgd, learning_rate: 0.01, clip_norm: 1},"
+        " layers: [{name: fc, type: linear, out_features: 3, bias: true}]}"
+    )
+    text = exported(str(model), iterations=1).project().files["kernels/square_sum.c"]
+    assert "arg->Y[r] = sum1;" in str(text)
+
+
 def test_an_array_that_a_call_is_not_given_is_nowhere(tmp_path: Path) -> None:
     """The bias of a direct convolution was at 0 of L1, where this op has no buffer."""
     model = tmp_path / "model.yaml"

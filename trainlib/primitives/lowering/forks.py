@@ -33,7 +33,8 @@ class Fork(Struct, frozen=True, dict=True):
     that it has dimensions of, in their order, and 1 for each of the others. `flags` are other sizes.
     `rows` to `across` are those of `RowLoop`; without `elements` there is none. `larger`: the larger of two
     `rows` goes over the cores; this is the mark if it is the second. `each`: a call for every sample;
-    `alone`: the master core only.
+    `alone`: the master core only. `reduced`: what is written has no elements, also of a vector, which has one
+    in a row.
     """
 
     nest: str
@@ -50,6 +51,7 @@ class Fork(Struct, frozen=True, dict=True):
     each: bool = False
     alone: bool = False
     flags: Mapping[str, int] = {}
+    reduced: bool = False
 
     @cached_property
     def arrays(self) -> dict[str, str]:
@@ -100,8 +102,9 @@ class Fork(Struct, frozen=True, dict=True):
         """The sizes that a buffer has, as they lie in it."""
         if buffer not in self._orders:
             axes, at, places = area.axes(buffer), 0, dict[str, int]()
+            without = self.elements if self.reduced and buffer in self.sides[1] else ()
             for name, along in self.sizes.items():
-                if not along or not {*along}.isdisjoint(axes):
+                if (not along and name not in without) or not {*along}.isdisjoint(axes):
                     places[name] = at = min((axes.index(axis) for axis in along if axis in axes), default=at)
             self._orders[buffer] = sorted(places, key=places.__getitem__)
         return self._orders[buffer]
