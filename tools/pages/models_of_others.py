@@ -19,7 +19,7 @@ def rows() -> list[dict[str, str]]:
 
 def counts() -> str:
     """How many are right, wrong and refused in each mode."""
-    words = ("right", "wrong", "refused", "not tried")
+    words = ("right", "wrong", "refused", "too large", "not tried")
     found = {mode: Counter(row[mode] or "not tried" for row in rows()) for mode in MODES}
     return table(
         (f"of {len(rows())} models", *words),
