@@ -57,7 +57,7 @@ def input_map(graph: OnnxGraph, input_shape: Sequence[int] | None) -> tuple[int,
     if len(given) == len(sizes) + 1 and given[0] == 1:
         given = given[1:]
     if given != sizes:
-        cure = f"--input {','.join(map(str, sizes))}"
+        cure = f"use --input {','.join(map(str, sizes))}"
         raise ShapeError(
             f"the file has input sizes {sizes}, but --input specifies {given}", where=where, cure=cure
         )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from errno import ENAMETOOLONG
 from typing import Any
 
 from msgspec.structs import asdict
@@ -126,6 +127,11 @@ MAX_CONTRIBUTORS = 10
 """Contributors a report about a memory lists."""
 
 
+def cure_of(error: Exception, otherwise: str) -> str:
+    """What to change where the system refuses a file: a shorter name where that is the reason."""
+    return "use a shorter name" if getattr(error, "errno", None) == ENAMETOOLONG else otherwise
+
+
 class DoesNotFitError(PulptrainError):
     """A memory level is too small: `required_bytes` of `available_bytes`, largest contributors, levers."""
 
@@ -161,7 +167,9 @@ class DoesNotFitError(PulptrainError):
             f"{level.upper()} is too small: {required_bytes} B required, {available_bytes} B available, "
             f"{self.missing_bytes} B missing"
             + (f"\n  largest contributors:{listing}" if listing else "")
-            + (f"\n  changes that save bytes, each tested by a new plan{of_what}:{tried}" if tried else ""),
+            + (
+                f"\n  each of these changes alone would save, by a new plan{of_what}:{tried}" if tried else ""
+            ),
             where=where,
             cure=cure,
         )

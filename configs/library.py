@@ -25,7 +25,7 @@ PULP = "pulp"
 _SWAPPED: Mapping[str, str] = {
     "models": "use a model (`pulptrain list models`), e.g. pulptrain run tutorial-cnn --soc {name}",
     "soc": "use --soc with a SoC (`pulptrain list socs`); the model follows the command",
-    "energy": "use --energy with coefficients of a chip (docs/energy.md)",
+    "energy": "use the name of an energy model, e.g. gap9, or a file (docs/energy.md)",
 }
 """By the kind that is asked for: what to write where a name of the other kind was given."""
 

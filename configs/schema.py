@@ -133,7 +133,7 @@ def _told(detail: ErrorDetails, what: str, where: str) -> ConfigError:
     return ConfigError(f"{what}: {message[:1].lower()}{message[1:]}", where=where, cure=cure)
 
 
-_CURES = {"dict_type": "a mapping: {key: value}"}
+_CURES = {"dict_type": "a mapping: {key: value}", "string_type": "write a text"}
 """By what pydantic calls a mistake."""
 
 

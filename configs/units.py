@@ -126,7 +126,7 @@ def _parse(
 ) -> int:
     match = None if isinstance(text, bool) else _QUANTITY.fullmatch(str(text).strip())
     if match is None:
-        shown = str(text)[:60]
+        shown = str(text) if len(str(text)) <= 60 else f"{str(text)[:57]}..."
         raise ConfigError(f"'{shown}' is not {what}", where=where, cure=f"write e.g. '{example}'")
     number, unit = Fraction(match[1]), match[2]
     base = next(iter(units))

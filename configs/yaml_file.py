@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from configs.errors import ConfigError, InputError
+from configs.errors import ConfigError, InputError, cure_of
 from configs.files import write_text
 from configs.limits import YAML_BYTES_PER_BYTE, check_file_size, check_text_size
 from configs.units import LARGEST_FLOAT, LARGEST_INTEGER
@@ -108,7 +108,7 @@ def read_text(path: Path) -> str:
         # ValueError: a path with a null byte.
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(
-            f"the file cannot be read: {reason}", where=str(path), cure="use a readable file"
+            f"the file cannot be read: {reason}", where=str(path), cure=cure_of(error, "use a readable file")
         ) from None
 
 

@@ -54,26 +54,24 @@ def with_levers(
     """
     levers: list[Lever] = []
     has_code = options.code_start != WARM and error.level != "l1"
+
+    def needs(attempt: Attempt) -> tuple[int, bool]:
+        phases = build_training_phases(attempt.spec)
+        graphs = [with_variants(graph, attempt.options.variants) for graph in phases.graphs]
+        needed = [_requirement(error, graph, attempt) for graph in graphs]
+        return max(item[0] for item in needed), all(item[1] for item in needed)
+
+    # Of L2 beside L3 the report has a size that was tried; of a changed model only a bound is asked.
+    before_bytes = min(error.required_bytes, needs(Attempt("", "", spec, timing, options))[0])
     for attempt in _attempts(error, spec, timing, options):
         try:
-            phases = build_training_phases(attempt.spec)
-            graphs = [with_variants(graph, attempt.options.variants) for graph in phases.graphs]
-            needs = [_requirement(error, graph, attempt) for graph in graphs]
+            required_bytes, fits = needs(attempt)
         except PulptrainError:
             continue  # this layer, dtype or optimizer cannot be changed so
-        required_bytes = max(need[0] for need in needs)
-        saved_bytes = error.required_bytes - required_bytes
+        saved_bytes = before_bytes - required_bytes
         if saved_bytes > 0:
-            fits = all(need[1] for need in needs)
-            levers.append(
-                Lever(
-                    attempt.name,
-                    attempt.how,
-                    required_bytes,
-                    saved_bytes,
-                    None if fits and has_code else fits,
-                )
-            )
+            known = None if fits and has_code else fits
+            levers.append(Lever(attempt.name, attempt.how, required_bytes, saved_bytes, known))
     levers.sort(key=lambda lever: (-lever.saved_bytes, lever.name))
     found = tuple(levers[:MAX_LEVERS])
     if error.level != "l1":

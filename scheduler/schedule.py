@@ -347,7 +347,9 @@ def check_names(graph: TrainingGraph, options: ScheduleOptions) -> None:
         for name in named:
             if name not in ops:
                 names = ", ".join(sorted(ops))
-                raise InputError(f"unknown op {name!r} {what}", where=graph.name, cure=f"use one of {names}")
+                raise InputError(
+                    f"the model has no op {name!r} {what}", where=graph.name, cure=f"use one of {names}"
+                )
     multiply = {name for op in multiplying(graph, options.variants) for name in (op.name, op.step)}
     for name, kernel in options.kernels.items():
         if name not in multiply:

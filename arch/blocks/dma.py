@@ -303,6 +303,6 @@ class Dma(Module):
                 f"a {'1D' if flat else '2D'} DMA command moves {command.size_bytes} B, but its length "
                 f"field holds at most {limit_bytes} B",
                 where=self.path,
-                cure="split the command into several of the same transfer",
+                cure=f"split the transfer into several commands of at most {limit_bytes} B each",
             )
         check_command(command, self._l1, self._external[command.external_level])

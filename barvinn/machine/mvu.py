@@ -175,9 +175,11 @@ class Mvu(Module):
         is_own = sender is self
         for earlier in (*self._foreign_writes, *(() if is_own else self._own_writes)):
             if np.intersect1d(ports, earlier).size:
+                both = f"{what} from {sender.path} and another word"
                 raise RaceError(
-                    f"{what} from {sender.path} meets another write to its bank in one cycle; one is lost",
+                    f"{both} are written to one bank in the same cycle; one is lost",
                     where=self.path,
+                    cure="start one of the two senders later, or place its output in another bank",
                 )
         (self._own_writes if is_own else self._foreign_writes).append(ports)
         self.memories.activations.write(result.addresses, result.words)

@@ -173,5 +173,5 @@ def _check(tree: ParameterTree, path: str) -> None:
         raise ConfigError(
             f"{path} = {value} must be between {least} and {most}",
             where=parameter.where,
-            cure=f"{least} to {most} {unit}",
+            cure=f"use {least} to {most}",
         )

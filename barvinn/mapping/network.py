@@ -218,7 +218,7 @@ def integer_weights(weights: Reals, bits: int, where: str) -> tuple[Integers, Re
             f"the integer weights go from {whole.min()} to {whole.max()} and need {needed} bits, but "
             f"{bits} are set",
             where=where,
-            cure=f"--wprec {needed}" if needed <= MOST_BITS else "use weights of fewer bits",
+            cure=f"use --wprec {needed}" if needed <= MOST_BITS else "use weights of fewer bits",
         )
     levels = len(np.unique(np.abs(weights[0])))
     raise InputError(

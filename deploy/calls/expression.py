@@ -190,7 +190,7 @@ class Symbol(NDArrayOperatorsMixin):
         self.trace.exact = False
         return self.trace.made("sum", (self,), known=ROW)
 
-    def max(self, axis: int, **_: Any) -> Symbol:
+    def max(self, axis: int | None = None, **_: Any) -> Symbol:
         """Of a row."""
         return self.trace.made("largest", (self,), known=ROW)
 

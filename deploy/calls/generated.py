@@ -34,10 +34,10 @@ from deploy.calls.expression import (
     identifier,
     label,
 )
-from deploy.calls.row_loops import body, traced
+from deploy.calls.row_loops import RowWriter, body, indented, load, over_own, pointers, store, traced
 from trainlib.ir.graph import Op
 from trainlib.ir.varying import Varying
-from trainlib.primitives.lowering.elementwise import VectorLoop
+from trainlib.primitives.lowering.elementwise import VectorLoop, update_name
 from trainlib.primitives.lowering.row_loop import RowLoop
 from trainlib.registry import step_of
 
@@ -84,7 +84,7 @@ def generated(action: Compute, op: Op, name: str = "") -> Generated | None:
             return _of_loop(effect, op, nest)
         if "rows" in effect.details:
             return _of_rows(action, op, nest, effect.details["rows"])
-        return _of_loss(effect, op, nest) if "formula" in effect.details else None
+        return _of_loss(action, effect, op, nest) if "formula" in effect.details else None
     except (InputError, AttributeError, IndexError, TypeError) as error:  # what arrays can and symbols cannot
         what, cure = f"no C source for kernel {nest}: {error}", "use a layer that docs/deploy.md lists"
         raise InputError(what, where=op.name, cure=cure) from None
@@ -109,20 +109,16 @@ def _of_loop(effect: Effect, op: Op, nest: str) -> Generated:
     read = dict(zip(effect.details["reads"], effect.reads, strict=True))
     written = dict(zip(effect.details["writes"], effect.writes, strict=True))
     # A tile that does not store a number has the old one in the place of the new.
-    made = {role: written.get(role) or read[_before(role)] for role in loop.writes if role in op.writes}
+    made = {
+        role: written.get(role) or read[role.removesuffix("_updated")]
+        for role in loop.writes
+        if role in op.writes
+    }
     places = {**read, **made}
     kernel = _kept(op, nest, next(iter(made)), lambda: _loop(op, nest, loop, read, made, numbers))
-    fields: list[tuple[str, Any]] = list(places.items())
-    fields.append(
-        ("elements", next(prod(place.shape) for role, place in places.items() if role not in numbers))
-    )
-    if not made.keys().isdisjoint(numbers):
-        fields.append(("last", int(made.keys() <= written.keys())))
-    return Generated(kernel, (*fields, *kernel.numbers))
-
-
-def _before(role: str) -> str:
-    return role.removesuffix("_updated")
+    elements = next(prod(place.shape) for role, place in places.items() if role not in numbers)
+    last = {} if made.keys().isdisjoint(numbers) else {"last": int(made.keys() <= written.keys())}
+    return Generated(kernel, (*places.items(), ("elements", elements), *last.items(), *kernel.numbers))
 
 
 def _loop(
@@ -138,7 +134,11 @@ def _loop(
 
     def run(trace: Trace) -> dict[str, Any]:
         arrays: Any = {
-            role: trace.array(role, _widened(place.dtype), known=TEAM if role in numbers else ELEMENT)
+            role: trace.array(
+                role,
+                FP32 if is_narrow(place.dtype) else place.dtype,
+                known=TEAM if role in numbers else ELEMENT,
+            )
             for role, place in read.items()
         }
         results = loop.compute(replace(op, attributes=names.options(trace, op)), arrays)
@@ -162,11 +162,6 @@ def dtype_at(effect: Effect, address: int) -> DType:
         if place.address <= address < place.address + max(place.size_bytes, 1):
             return dtype_of(place.dtype)
     return FP32
-
-
-def _widened(dtype: str) -> str:
-    """The format that C computes with where elements are of `dtype`."""
-    return FP32 if is_narrow(dtype) else dtype
 
 
 def _mark(places: Mapping[str, Place]) -> str:
@@ -209,8 +204,7 @@ def _of_rows(action: Compute, op: Op, name: str, loop: RowLoop) -> Generated:
 
 def _stem(op: Op, nest: str, result: str) -> str:
     if op.step == "UPD":
-        words = op.primitive.split("_")
-        return "_".join((*words, *(word for word in nest.split("_")[1:] if word not in words)))
+        return update_name(op, nest)
     if op.step not in ("FW", "IG"):
         return op.primitive
     stem = f"{op.primitive}_{result.replace('dx', 'bw') if op.step == 'IG' else 'fw'}"
@@ -220,46 +214,65 @@ def _stem(op: Op, nest: str, result: str) -> str:
     return f"{stem}_{'from' if op.step == 'IG' else 'with'}_{'mask' if 'mask' in op else 'y'}"
 
 
-def _of_loss(effect: Effect, op: Op, nest: str) -> Generated:
+def _of_loss(action: Compute, effect: Effect, op: Op, nest: str) -> Generated:
+    assert action.team.origin is not None
     read, target = dict(zip(op.reads, effect.reads, strict=False)), effect.details["target"]
-    made = {target: effect.writes[0]}
-    each = {name: value for name, value in op.attributes.items() if isinstance(value, list)}
-    kernel = _kept(op, nest, target, lambda: _loss(op, effect.details["formula"], read, made))
+    made, shape = {target: effect.writes[0]}, effect.reads[0].shape
+    lists = {name: tuple(value) for name, value in op.attributes.items() if isinstance(value, list)}
+    sizes = {"elements": prod(shape)}
+    if "features" in dict(action.team.origin.calls[0].sizes):
+        sizes = {"samples": shape[0], "features": shape[1]}
+    sizes |= {"channels": shape[1], "places": prod(shape[2:])} if lists else {}
+    formula = effect.details["formula"]
+    kernel = _kept(op, nest, target, lambda: _loss(op, formula, read, made, [*sizes], [*lists]))
     scale = float(np.float32(effect.details["scale"]()))
-    elements = prod(read["y"].shape)
-    fields: list[tuple[str, Any]] = [*read.items(), *made.items(), ("elements", elements)]
-    if each:
-        fields += [("channels", read["y"].shape[1]), ("places", prod(read["y"].shape[2:]))]
-        fields += [(name, tuple(numbers)) for name, numbers in each.items()]
-    return Generated(kernel, (*fields, *kernel.numbers, ("scale", scale)))
+    fields = {**read, **made, **sizes, **lists, **dict(kernel.numbers), "scale": scale}
+    return Generated(kernel, tuple(fields.items()))
+
+
+class _LossWriter(RowWriter):
+    """Statements of a loss; a number for each channel lies in an array of its own."""
+
+    def _place(self, name: str, known: int) -> str:
+        if name == "term":
+            return "const float term"
+        if known == CHANNEL:
+            return f"arg->{name}[i / arg->places % arg->channels]"
+        return f"arg->{name}" if known == TEAM else super()._place(name, known)
 
 
 def _loss(
-    op: Op, formula: Callable[[Op, Any], Any], read: Mapping[str, Place], made: Mapping[str, Place]
+    op: Op,
+    formula: Callable[[Op, Any], Any],
+    read: Mapping[str, Place],
+    made: Mapping[str, Place],
+    counts: Sequence[str],
+    each: Sequence[str],
 ) -> Kernel:
-    """A sum of terms, or their slopes, by one core alone."""
-    (target,), names = made, _Names()
+    """A sum of terms, of elements or of rows of features, or their slopes, by one core alone."""
+    (target,), names, of_rows = made, _Names(), "features" in counts
 
     def run(trace: Trace) -> dict[str, Any]:
         arrays = {role: trace.array(role, place.dtype) for role, place in read.items()}
         result = trace.symbol(formula(replace(op, attributes=names.options(trace, op)), arrays))
-        return {target: result if target == "loss" else result * trace.array("scale", known=TEAM)}
+        if target == "loss":
+            return {"term": result if of_rows else trace.made("each", (result,), known=ELEMENT).sum(None)}
+        return {target: trace.made("each", (result * trace.array("scale", known=TEAM),), known=ELEMENT)}
 
     outcomes = list(branches(run))
     name = names.named(f"{op.primitive}_{'fw' if target == 'loss' else 'bw'}", outcomes)
     fields = _fields(outcomes)
-    places = {TEAM: "", CHANNEL: "[i / arg->places % arg->channels]", ELEMENT: "[i]"}
-    writer = Writer(outcomes[0][1], lambda array, when: f"arg->{array}{places[when]}")
-    result = writer.results[target]
-    body = ["for (int i = 0; i < arg->elements; i++) {", *_indented(writer.inside)]
+    places = dict.fromkeys((*read, target), "r*features + i" if of_rows else "i")
+    loop = RowLoop(formula, "", "", places, ("samples",), ("features" if of_rows else "elements",))
+    writer = _LossWriter(loop, outcomes[0][1], narrow=False)
+    body, total = [*pointers(loop, writer.used, ""), *writer.row], "term"
+    if of_rows:
+        body += ["total += term;"] * (target == "loss")
+        body, total = ["for (int r = 0; r < arg->samples; r++) {", *indented(body), "}"], "total"
     if target == "loss":
-        body = ["float sum = 0.0f;", *body, f"    sum += {result};", "}", "arg->loss[0] = sum * arg->scale;"]
-    else:
-        body += [f"    arg->{target}[i] = {result};", "}"]
+        body = [*["float total = 0.0f;"] * of_rows, *body, f"arg->loss[0] = {total} * arg->scale;"]
     what = "terms" if target == "loss" else "slopes"
     lines = [f"/* {name}: {what} of {op.primitive}, by one core alone. */"]
-    each = [key for key, value in op.attributes.items() if isinstance(value, list)]
-    counts = ["elements", "channels", "places"] if each else ["elements"]
     lines += _struct(name, read, made, counts, {**fields, "scale": None}, each)
     return Kernel(name, _source(name, lines, [*writer.before, *body]), _numbers(fields), exact=False)
 
@@ -388,25 +401,14 @@ def _source(name: str, head: Sequence[str], body: Sequence[str], narrow: Collect
         f"void {name}(const void *args)",
         "{",
         f"    PT_ARGUMENTS({name}, arg);",
-        *_indented(body),
+        *indented(body),
         "}",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _indented(lines: Sequence[str]) -> list[str]:
-    return [f"    {line}" for line in lines]
-
-
-def _load(narrow: Collection[str], array: str, when: int) -> str:
-    index = "0" if when == TEAM else "i"
-    return f"PT_LOAD(arg->{array}, {index})" if array in narrow else f"arg->{array}[{index}]"
-
-
-def _stored(narrow: Collection[str], array: str, index: str, text: str) -> str:
-    return (
-        f"PT_STORE(arg->{array}, {index}, {text});" if array in narrow else f"arg->{array}[{index}] = {text};"
-    )
+def _place(narrow: Collection[str], array: str, when: int) -> str:
+    return load(f"arg->{array}", "0" if when == TEAM else "i", array in narrow)
 
 
 def _branch(
@@ -417,25 +419,21 @@ def _branch(
     if depth == len(trace.asked):
         return _vector_loop(results, numbers, narrow)
     condition = trace.asked[depth]
-    writer = Writer({"": condition}, partial(_load, narrow))
+    writer = Writer({"": condition}, partial(_place, narrow))
     sides = [[item for item in outcomes if item[0].answers[depth] == answer] for answer in (True, False)]
-    holds, fails = (_indented(_branch(side, depth + 1, numbers, narrow)) for side in sides)
+    holds, fails = (indented(_branch(side, depth + 1, numbers, narrow)) for side in sides)
     return [*writer.before, f"if ({writer.results['']}) {{", *holds, "} else {", *fails, "}"]
 
 
 def _vector_loop(
     results: Mapping[str, Symbol], numbers: Collection[str], narrow: Collection[str]
 ) -> list[str]:
-    writer = Writer(dict(results), partial(_load, narrow))
+    writer = Writer(dict(results), partial(_place, narrow))
     texts = writer.results
-    lines = [*writer.before, "const struct pt_range own = pt_own(arg->elements);"]
-    lines += ["for (int i = own.start; i < own.stop; i++) {", *_indented(writer.inside)]
-    lines += [
-        f"    {_stored(narrow, name, 'i', text)}" for name, text in texts.items() if name not in numbers
-    ]
-    lines.append("}")
-    stored = [_stored(narrow, name, "0", text) for name, text in texts.items() if name in numbers]
+    of_element = [store(_place(narrow, name, ELEMENT), texts[name]) for name in texts if name not in numbers]
+    stored = [store(_place(narrow, name, TEAM), texts[name]) for name in texts if name in numbers]
+    lines = over_own(writer, "elements", of_element)
     if stored:
         lines += ["pt_barrier(); /* all have read them */", "if (pt_core() == 0 && arg->last) {"]
-        lines += [*_indented(stored), "}"]
+        lines += [*indented(stored), "}"]
     return lines

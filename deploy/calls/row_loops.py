@@ -8,7 +8,7 @@ of a whole row is computed between loops.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from deploy.calls.expression import COMPARE, ELEMENT, REDUCTIONS, ROW, SEGMENT, Symbol, Trace, Writer
@@ -48,46 +48,53 @@ def body(loop: RowLoop, results: Mapping[str, Symbol], *, narrow: bool = False) 
     If an array is `narrow`, all are loaded and stored in their formats.
     """
     if not loop.rows:
-        return list(_over_elements(results, loop.elements[0], narrow))
+        return _over_elements(results, loop.elements[0], narrow)
     writer = RowWriter(loop, results, narrow)
     if loop.rows == ("1",):
-        return [*writer.before, *_pointers(loop, writer.used, ""), *writer.row]
+        return [*writer.before, *pointers(loop, writer.used, ""), *writer.row]
     shared = loop.elements[-1] if loop.across else loop.rows[0]
     lines = [*writer.before, f"const struct pt_range own = pt_own(arg->{shared});"]
-    inner = [*_pointers(loop, writer.used, "s" if len(loop.rows) > 1 else ""), *writer.row]
+    inner = [*pointers(loop, writer.used, "s" if len(loop.rows) > 1 else ""), *writer.row]
     for size in loop.rows[1:]:
-        inner = [f"for (int s = 0; s < arg->{size}; s++) {{", *_indented(inner), "}"]
+        inner = [f"for (int s = 0; s < arg->{size}; s++) {{", *indented(inner), "}"]
     ends = ("0", f"arg->{loop.rows[0]}") if loop.across else ("own.start", "own.stop")
-    return [*lines, "for (int r = {}; r < {}; r++) {{".format(*ends), *_indented(inner), "}"]
+    return [*lines, "for (int r = {}; r < {}; r++) {{".format(*ends), *indented(inner), "}"]
 
 
-def _load(array: str, index: str, narrow: bool) -> str:
+def load(array: str, index: str, narrow: bool) -> str:
+    """An element of an array."""
     return f"PT_LOAD({array}, {index})" if narrow else f"{array}[{index}]"
 
 
-def _store(place: str, text: str) -> str:
+def store(place: str, text: str) -> str:
     """The statement by which what `_load` gives gets a value."""
     if place.startswith("PT_LOAD("):
         return f"PT_STORE({place[len('PT_LOAD(') : -1]}, {text});"
     return f"{place} = {text};"
 
 
-def _over_elements(results: Mapping[str, Symbol], elements: str, narrow: bool) -> Iterator[str]:
+def _over_elements(results: Mapping[str, Symbol], elements: str, narrow: bool) -> list[str]:
     def place(name: str, known: int = ELEMENT) -> str:
         array, _, part = name.partition("_")
         before = "" if part in ("", "0") else f"{'' if part == '1' else part + ' * '}arg->{elements} + "
-        return _load(f"arg->{array}", f"{before}i", narrow)
+        return load(f"arg->{array}", f"{before}i", narrow)
 
     writer = Writer(results, place)
-    yield from writer.before
-    yield f"const struct pt_range own = pt_own(arg->{elements});"
-    yield "for (int i = own.start; i < own.stop; i++) {"
-    yield from _indented(writer.inside)
-    yield from (f"    {_store(place(name), text)}" for name, text in writer.results.items())
-    yield "}"
+    return over_own(writer, elements, [store(place(name), text) for name, text in writer.results.items()])
 
 
-def _indented(lines: Sequence[str]) -> list[str]:
+def over_own(writer: Writer, size: str, stores: Sequence[str]) -> list[str]:
+    """The statements of a writer, those of its loop over this core's share of `size` elements."""
+    loop = indented([*writer.inside, *stores])
+    lines = [
+        f"const struct pt_range own = pt_own(arg->{size});",
+        "for (int i = own.start; i < own.stop; i++) {",
+    ]
+    return [*writer.before, *lines, *loop, "}"]
+
+
+def indented(lines: Sequence[str]) -> list[str]:
+    """By one level."""
     return [f"    {line}" for line in lines]
 
 
@@ -97,7 +104,7 @@ def _terms(loop: RowLoop, name: str, *, of_element: bool) -> str:
     return re.sub(r"\b(?![rsi0]\b)\w+", r"arg->\g<0>", " + ".join(terms)).replace("*", " * ")
 
 
-def _pointers(loop: RowLoop, used: Iterable[str], index: str) -> list[str]:
+def pointers(loop: RowLoop, used: Iterable[str], index: str) -> list[str]:
     """To the first element of a row (or, with `index` s, of a run of it) of the arrays that have elements."""
     lines = []
     for name in used:
@@ -132,14 +139,14 @@ class RowWriter(Writer):
             if stored or depth in self._sums:
                 self._pass(stored, self._sums.get(depth, []))
         of_row = {name: item for name, item in results.items() if name not in elements}
-        self.row += [_store(self._place(name, ROW), self.text(item)) for name, item in of_row.items()]
+        self.row += [store(self._place(name, ROW), self.text(item)) for name, item in of_row.items()]
 
     def _place(self, name: str, known: int) -> str:
         if known < ELEMENT:
-            return _load(f"arg->{name}", _terms(self._loop, name, of_element=False), self._narrow)
+            return load(f"arg->{name}", _terms(self._loop, name, of_element=False), self._narrow)
         self.used[name] = None
         array = name if _terms(self._loop, name, of_element=False) else f"arg->{name}"
-        return _load(array, _terms(self._loop, name, of_element=True), self._narrow)
+        return load(array, _terms(self._loop, name, of_element=True), self._narrow)
 
     def _depth(self, item: Symbol) -> int:
         """Loops over the row that come before a value is known."""
@@ -168,21 +175,31 @@ class RowWriter(Writer):
             begun.append(f"{item.kind} {name} = {begin};")
             self._names[id(item)] = names[id(item)] = name
         texts = {name: self.text(item, user=ELEMENT) for name, item in stored.items()}
-        steps = [
-            REDUCTIONS[item.op][1].format(names[id(item)], self.text(item.args[0], user=ELEMENT))
-            for item in sums
-        ]
-        steps += [_store(self._place(name, ELEMENT), text) for name, text in texts.items()]
+        steps = [self._step(names[id(item)], item) for item in sums]
+        steps += [store(self._place(name, ELEMENT), text) for name, text in texts.items()]
         lines = [f"for (int i = {first}; i < {stop}; i++) {{"]
-        lines += [*_indented([*self.inside, *steps]), "}"]
+        lines += [*indented([*self.inside, *steps]), "}"]
         for size in self._loop.elements[:-1]:
-            lines = [*_pointers(self._loop, [*self.used], "s"), *self._segment, *lines]
-            lines = [f"for (int s = 0; s < arg->{size}; s++) {{", *_indented(lines), "}"]
+            lines = [*pointers(self._loop, [*self.used], "s"), *self._segment, *lines]
+            lines = [f"for (int s = 0; s < arg->{size}; s++) {{", *indented(lines), "}"]
         self.row += [*begun, *self._scans, *lines]
         self._scans = []
         for known in self._of_loop:
             self._names.pop(known, None)
         self.used = {**before, **self.used}
+
+    def _step(self, name: str, item: Symbol) -> str:
+        """What an element does to a reduction; a sum that it gives 0 it leaves as it is."""
+        (term,), form = item.args, REDUCTIONS[item.op][1]
+        if item.op == "sum" and term.op == "?" and term.args[1].value is not None and not term.args[1].now:
+            added, when = form.format(name, self.text(term.args[2], like="float", user=ELEMENT)), term.args[0]
+            if when.op == "first" and self._uses[id(when)] == 1:
+                first = self._names[id(when)] = self._unused("first")
+                self._scans.append(f"int {first} = 0;")
+                holds = self.text(when.args[0], COMPARE, user=ELEMENT)
+                return f"if (!{first} && {holds}) {first} = 1; else {added}"
+            return f"if (!({self.text(when, user=ELEMENT)})) {added}"
+        return form.format(name, self.text(term, user=ELEMENT))
 
     def _leaf(self, item: Symbol) -> str:
         return f"{item.op[1:]}_i" if item.known == ELEMENT else item.op[1:]

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Losses that are no sum of a formula of each element, by one core alone: value and gradient. */
+ * Losses of the class that a label names, by one core alone: value and gradient. */
 #include "kernels.h"
 #include "elementary.h"
 
 /* arguments */
-struct berhu { const float *X, *T; float *Y; int elements; float alpha, scale; };
-struct cosine { const float *X, *T; float *Y; int samples, features; float scale; };
 struct multi_margin {
     const float *X, *class_weights;
     const int32_t *T;
@@ -22,72 +20,6 @@ struct nll {
     float scale;
 };
 /* end */
-
-/* The error up to which the reversed Huber loss is linear. */
-static float limit_of(const struct berhu *a)
-{
-    float largest = 0.0f;
-    for (int i = 0; i < a->elements; i++)
-        largest = pt_maximum(largest, fabsf(a->X[i] - a->T[i]));
-    return a->alpha * largest;
-}
-
-void berhu_fw(const void *args)
-{
-    PT_ARGUMENTS(berhu, a);
-    const float limit = limit_of(a);
-    float sum = 0.0f;
-    for (int i = 0; i < a->elements; i++) {
-        const float size = fabsf(a->X[i] - a->T[i]);
-        sum += size > limit ? size * size / (2.0f * limit) + limit / 2.0f : size;
-    }
-    a->Y[0] = sum * a->scale;
-}
-
-void berhu_bw(const void *args)
-{
-    PT_ARGUMENTS(berhu, a);
-    const float limit = limit_of(a);
-    for (int i = 0; i < a->elements; i++) {
-        const float error = a->X[i] - a->T[i];
-        a->Y[i] = (fabsf(error) > limit ? error / limit : pt_sign(error)) * a->scale;
-    }
-}
-
-/* Lengths of an output and its target, and the cosine between them; 1e-12 as torch.nn.CosineEmbeddingLoss has it. */
-struct angle { float ours, theirs, cosine; };
-
-static struct angle angle_of(const struct cosine *a, int sample)
-{
-    const float *x = a->X + sample * a->features, *t = a->T + sample * a->features;
-    float xx = 0.0f, tt = 0.0f, xt = 0.0f;
-    for (int c = 0; c < a->features; c++) {
-        xx += x[c] * x[c];
-        tt += t[c] * t[c];
-        xt += x[c] * t[c];
-    }
-    const float ours = sqrtf(xx + 1e-12f), theirs = sqrtf(tt + 1e-12f);
-    return (struct angle){ours, theirs, xt / (ours * theirs)};
-}
-
-void cosine_fw(const void *args)
-{
-    PT_ARGUMENTS(cosine, a);
-    float sum = 0.0f;
-    for (int n = 0; n < a->samples; n++)
-        sum += 1.0f - angle_of(a, n).cosine;
-    a->Y[0] = sum * a->scale;
-}
-
-void cosine_bw(const void *args)
-{
-    PT_ARGUMENTS(cosine, a);
-    for (int n = 0; n < a->samples; n++) {
-        const struct angle angle = angle_of(a, n);
-        for (int i = n * a->features; i < (n + 1) * a->features; i++)
-            a->Y[i] = (angle.cosine * a->X[i] / angle.ours - a->T[i] / angle.theirs) / angle.ours * a->scale;
-    }
-}
 
 /* How far class c lies within the margin of the label's score. */
 PT_INLINE float excess(const struct multi_margin *a, int sample, int c)

@@ -16,9 +16,11 @@ PT_INLINE pt_bf16 pt_to_bf16(float x)
     return (pt_bf16){(uint16_t)(kept >> 16)};
 }
 
+/* In line, tutorial-cnn in fp16 has 1.8 times the bytes of kernels and executes 1.6 times the instructions (clang for RV32). */
+#define PT_CALLED static __attribute__((noinline, unused))
 #define PT_SMALLEST_FP16 5.96046448e-8f /* 2^-24 */
 
-PT_INLINE float pt_from_fp16(pt_fp16 x)
+PT_CALLED float pt_from_fp16(pt_fp16 x)
 {
     const uint32_t sign = (uint32_t)(x.bits & 0x8000u) << 16, size = x.bits & 0x7FFFu;
     if (size < 0x400u) /* zero, subnormal */
@@ -26,7 +28,7 @@ PT_INLINE float pt_from_fp16(pt_fp16 x)
     return pt_float_of_bits(sign | ((size << 13) + (size < 0x7C00u ? 112u << 23 : 224u << 23)));
 }
 
-PT_INLINE pt_fp16 pt_to_fp16(float x)
+PT_CALLED pt_fp16 pt_to_fp16(float x)
 {
     const uint32_t bits = pt_bits(x), sign = bits >> 16 & 0x8000u, size = bits & 0x7FFFFFFFu;
     if (size >= 0x477FF000u) /* 65,520 and more is infinite */

@@ -54,8 +54,8 @@ TimeLimit = Annotated[
     common.option(
         "--time-limit",
         "S",
-        "Time limit of the search in seconds, from the start of the command; the best solution by then is "
-        "used. The first solution found is always simulated, even if that takes longer.",
+        "Time limit of the search in seconds, from the start of the command; the best solution found by "
+        "then is used. One solution is always simulated, even after the time limit.",
         SEARCH,
         min=0.1,
     ),

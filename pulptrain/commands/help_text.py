@@ -39,7 +39,7 @@ class GroupedCommand(TyperCommand):
         for param in () if ctx.resilient_parsing else self.params:
             value = ctx.params.get(str(param.name))
             flag = param.opts[0] if param.param_type_name == "option" else ""
-            typed = Option(flag, param.metavar or "", getattr(param, "help", None) or "", "")
+            typed = Option(param.metavar or "", getattr(param, "help", None) or "", "", flag)
             for one in value if isinstance(value, list | tuple) else [value]:
                 typed.check(one)
         return left
@@ -87,6 +87,7 @@ def _refuse_extra_words(ctx: Any, words: Sequence[str], typed: Sequence[str]) ->
     if "soc" in ctx.params and len(socs) == len(models) == 1:
         others = [word for word in typed if word != socs[0]]
         cure = shlex.join(["pulptrain", str(name), *others, "--soc", socs[0]])
+        raise InputError(f"the SoC {socs[0]!r} needs --soc", where=f"pulptrain {name}", cure=cure)
     plural = "unexpected word" if len(words) == 1 else "unexpected words"
     raise InputError(f"{plural} {' '.join(words)!r}", where=f"pulptrain {name}", cure=cure)
 

@@ -250,9 +250,11 @@ def parse_shape(text: str) -> DrawnInput:
     if not all(_is_size(part) for part in parts) or (dtype and not _is_size(high)):
         by_comma = all(_is_size(part.strip()) for part in text.split(",")) and "," in text
         right = text.replace(" ", "").replace(",", "x") if by_comma else "write 8x8x8, or 5:int32:10"
-        raise InputError(
-            f"cannot read {text!r}", where="--shape", cure=right if by_comma else f"{right} for integers"
-        )
+        message = f"cannot read {text!r}"
+        if any(part.isdigit() and not _is_size(part) for part in parts):
+            message = f"a size in {text!r} is 0 or too large"
+        more = " (5 integers from 0 to 9)"
+        raise InputError(message, where="--shape", cure=right if by_comma else right + more)
     shape = tuple(int(part) for part in parts)
     if not dtype:
         return DrawnInput(shape)

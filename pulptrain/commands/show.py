@@ -29,7 +29,7 @@ def command(
     part: Annotated[
         str | None,
         typer.Argument(
-            metavar="[PART]", help="Only for a SoC: show this group of parameters with sources, e.g. dma."
+            metavar="[PART]", help="Group of SoC parameters to show, with the source of each value, e.g. dma."
         ),
     ] = None,
     kind: Annotated[

@@ -135,7 +135,7 @@ def deploy(run: Run, folder: Path, arena_bytes: int | None = None, trainlib: str
             needed,
             arena_bytes,
             where=summary["model"],
-            cure=f"use --l1 {arena_bytes}B to schedule for the L1 that the linker leaves free",
+            cure=f"use --l1 {arena_bytes}B, so that tiles fit what --arena leaves of L1",
         )
     exported = summary["cycles"]
     if outcome.schedule.options.codegen != EXPORTED:

@@ -113,7 +113,7 @@ def check_output(origin: OnnxOrigin) -> str:
             wrong = wrong or error
             continue
         if wrong is not None:  # one misreading of ONNX may stand in both of ours: it decides nothing
-            text = f"{wrong.message}; {truth.who} computes the right values"
+            text = f"{wrong.message}; {truth.who} computes the same values as pulptrain"
             raise WrongNumbersError(text, where=origin.graph.path)
         besides = f"; not compared with {'; '.join(why)}" if why else ""
         return (
@@ -134,7 +134,7 @@ def _compared(origin: OnnxOrigin, truth: _Truth, name: str, ours: Array) -> floa
         most = float(np.abs(ours - exact).max(initial=0))
     if not worst <= 1:
         raise WrongNumbersError(
-            f"output '{name}' differs from the result of {truth.who} by up to {most:.3g}, at worst "
+            f"output '{name}' of pulptrain differs from that of {truth.who} by up to {most:.3g}, which is "
             f"{worst:.3g} times the tolerance",
             where=origin.graph.path,
         )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from configs.errors import InputError
+from configs.errors import InputError, cure_of
 from configs.files import check_file, replacing
 from configs.limits import require_host_memory
 from trainlib.ir.numerics import widened
@@ -85,7 +85,7 @@ def read_values(path: str, where: str = WHERE) -> dict[str, Array]:
         raise InputError(
             f"cannot read '{path}': {error or type(error).__name__}",
             where=where,
-            cure="use a file written by numpy.savez",
+            cure=cure_of(error, "use a file written by numpy.savez"),
         ) from None
 
 

@@ -41,16 +41,17 @@ _SENTENCE_END = re.compile(r"(?<!e\.g)\. ")
 class Option(Struct, frozen=True):
     """How an option is written on the command line, and what it means.
 
-    `many` says that it may be given several times. `default` holds if it is not given (None: what a file
-    says; none of `many`). `completes` names the kind of names that complete it.
+    `flag` is the key with dashes if not said. `many` says that it may be given several times. `default` holds
+    if it is not given (None: what a file says; none of `many`). `completes` names the kind of names that
+    complete it.
     `path` is the value of the SoC (``l1.size_bytes``) or of the model (``model.batch``) it replaces, `swept`
     says that `explore` may vary it, `types` are those that Python may give: of its annotation below.
     """
 
-    flag: str
     metavar: str
     help: str
     group: str
+    flag: str = ""
     many: bool = False
     default: Any = None
     completes: str = ""
@@ -84,19 +85,18 @@ class SourceOptions(TypedDict, total=False):
     inputs: Annotated[
         str | object | None,
         Option(
-            "--input",
             "[int:]N,...",
             "Input shape of a PyTorch module or an ONNX file, batch first, e.g. 1,3,32,32. Write int: before "
             "the shape of integer inputs (token ids), e.g. int:1,16. For several inputs write NAME=SHAPE for "
             "each: 'left=8,40 right=8,40'.",
             MODEL,
             swept=False,
+            flag="--input",
         ),
     ]
     loss: Annotated[
         str | object | None,
         Option(
-            "--loss",
             "'NAME [KEY=VALUE ...]'",
             "Loss of a PyTorch module or an ONNX file, e.g. mse; `pulptrain list primitives` lists all "
             "(default: cross_entropy for outputs [batch, 2 or more classes], else mse).",
@@ -107,7 +107,6 @@ class SourceOptions(TypedDict, total=False):
     optimizer: Annotated[
         str | object | None,
         Option(
-            "--optimizer",
             "'NAME KEY=VALUE ...'",
             "Optimizer of a PyTorch module or an ONNX file, e.g. 'adam lr=0.001'; `pulptrain list "
             "primitives` lists all (default: 'sgd lr=0.01').",
@@ -118,7 +117,6 @@ class SourceOptions(TypedDict, total=False):
     learning_rate: Annotated[
         float | None,
         Option(
-            "--learning-rate",
             "RATE",
             "Learning rate of an ONNX training graph that stores none (default 0.001).",
             MODEL,
@@ -128,7 +126,6 @@ class SourceOptions(TypedDict, total=False):
     values: Annotated[
         str | object | None,
         Option(
-            "--values",
             "FILE.npz",
             "NumPy file (.npz) with an array per tensor name: weights, optimizer states, input or label, "
             "e.g. a file that --save-values wrote. Tensors without an array are random. Every iteration "
@@ -149,7 +146,6 @@ class NetworkOptions(SourceOptions, total=False):
     train: Annotated[
         str | Sequence[str] | None,
         Option(
-            "--train",
             "LAYER,LAYER|last|all",
             "Layers to train, by name, e.g. conv2,fc; last: the last layer with weights; all: every layer "
             "(default: as in the model).",
@@ -159,7 +155,6 @@ class NetworkOptions(SourceOptions, total=False):
     dtype: Annotated[
         str | None,
         Option(
-            "--dtype",
             "fp32|fp16|bf16|...",
             "Number format of all layers whose format the model file does not set, e.g. fp16; docs/dtypes.md "
             "lists all (default: as in the model).",
@@ -170,14 +165,11 @@ class NetworkOptions(SourceOptions, total=False):
     ]
     batch: Annotated[
         int | None,
-        Option(
-            "--batch", "N", "Samples per mini-batch (default: as in the model).", MODEL, path="model.batch"
-        ),
+        Option("N", "Samples per mini-batch (default: as in the model).", MODEL, path="model.batch"),
     ]
     accumulate: Annotated[
         int | None,
         Option(
-            "--accumulate",
             "N",
             "Mini-batches whose gradients are summed before a weight update (default: as in the model).",
             MODEL,
@@ -187,7 +179,6 @@ class NetworkOptions(SourceOptions, total=False):
     lr_schedule: Annotated[
         str | object | None,
         Option(
-            "--lr-schedule",
             "'NAME [KEY=VALUE ...]'",
             "Change of the learning rate from iteration to iteration, e.g. 'cosine steps=100'; "
             "docs/model-file.md lists all (default: as in the model).",
@@ -198,7 +189,6 @@ class NetworkOptions(SourceOptions, total=False):
     separate_update: Annotated[
         bool,
         Option(
-            "--separate-update",
             "",
             "Run two programs: forward and backward pass, then the weight update (default: one program).",
             MODEL,
@@ -214,7 +204,6 @@ class ModelOptions(NetworkOptions, total=False):
     steps: Annotated[
         str | Sequence[str] | None,
         Option(
-            "--steps",
             "fw[,loss,ig,wg,upd]",
             "Steps to run: fw forward, loss, ig input gradients, wg weight gradients, upd update (default: "
             "all). fw alone is inference: no loss, no dropout; batch norm uses its running statistics.",
@@ -229,7 +218,6 @@ class ChipOptions(TypedDict, total=False):
     timing: Annotated[
         str,
         Option(
-            "--timing",
             "rtl|gvsoc",
             "Timing to reproduce: that of the hardware (rtl), or of the GVSoC simulator (gvsoc).",
             MACHINE,
@@ -240,7 +228,6 @@ class ChipOptions(TypedDict, total=False):
     codegen: Annotated[
         str,
         Option(
-            "--codegen",
             "NAME",
             "Compiler whose kernel code is simulated, e.g. clang-xpulp; `pulptrain list kernels` lists all "
             "(default: that of the SoC file).",
@@ -252,7 +239,6 @@ class ChipOptions(TypedDict, total=False):
     cores: Annotated[
         int | None,
         Option(
-            "--cores",
             "N",
             "Number of cores in the cluster, 1 to 16 (default: that of the SoC).",
             MACHINE,
@@ -261,20 +247,15 @@ class ChipOptions(TypedDict, total=False):
     ]
     l1: Annotated[
         Size | None,
-        Option(
-            "--l1", "SIZE", "L1 size, e.g. 64KiB (default: that of the SoC).", MACHINE, path="l1.size_bytes"
-        ),
+        Option("SIZE", "L1 size, e.g. 64KiB (default: that of the SoC).", MACHINE, path="l1.size_bytes"),
     ]
     l2: Annotated[
         Size | None,
-        Option(
-            "--l2", "SIZE", "L2 size, e.g. 1536KiB (default: that of the SoC).", MACHINE, path="l2.size_bytes"
-        ),
+        Option("SIZE", "L2 size, e.g. 1536KiB (default: that of the SoC).", MACHINE, path="l2.size_bytes"),
     ]
     l3: Annotated[
         Size | None,
         Option(
-            "--l3",
             "SIZE",
             "L3 size, e.g. 8MiB; 0: no L3 (default: that of the SoC).",
             MACHINE,
@@ -284,7 +265,6 @@ class ChipOptions(TypedDict, total=False):
     freq: Annotated[
         str | int | None,
         Option(
-            "--freq",
             "HZ",
             "Cluster clock, e.g. 240MHz; the clocks of interconnect and L2 scale along (default: that of "
             "the SoC).",
@@ -295,7 +275,6 @@ class ChipOptions(TypedDict, total=False):
     fpus: Annotated[
         str | None,
         Option(
-            "--fpus",
             "private|N-static|N-dynamic",
             "Floating-point units: one per core (private), or N shared ones, assigned by core number (e.g. "
             "4-static) or each cycle (e.g. 4-dynamic). Default: those of the SoC.",
@@ -306,7 +285,6 @@ class ChipOptions(TypedDict, total=False):
     bank_conflicts: Annotated[
         str | bool | None,
         Option(
-            "--bank-conflicts",
             "on|off",
             "on: an L1 bank serves one access per cycle, others wait; off: no L1 contention (default: that "
             "of the SoC).",
@@ -317,7 +295,6 @@ class ChipOptions(TypedDict, total=False):
     form: Annotated[
         str | None,
         Option(
-            "--form",
             "readable|tables",
             "Form of the program: readable: one C function per op; tables: the ops as tables in L1, "
             "executed by one small loop, so that the code fits a small instruction cache (default: that of "
@@ -329,13 +306,13 @@ class ChipOptions(TypedDict, total=False):
     overrides: Annotated[
         Mapping[str, object] | Sequence[str],
         Option(
-            "--set",
             "PATH=VALUE",
             "Change one hardware parameter of the SoC, e.g. dma.burst_bytes=64; `pulptrain show SOC` lists "
             "all.",
             MACHINE,
             many=True,
             swept=False,
+            flag="--set",
         ),
     ]
 
@@ -346,7 +323,6 @@ class MachineOptions(ChipOptions, total=False):
     soc: Annotated[
         str,
         Option(
-            "--soc",
             "NAME|FILE",
             "Chip: the name of a preset (`pulptrain list socs`), or a YAML file.",
             MACHINE,
@@ -362,7 +338,6 @@ class CodeOptions(TypedDict, total=False):
     icache: Annotated[
         str,
         Option(
-            "--icache",
             "warm|steady|cold",
             "Code in the instruction caches at the start: warm (all of it), steady (what the previous "
             "iteration left) or cold (none). Default: steady for a training iteration with --timing rtl, "
@@ -379,7 +354,6 @@ class EnergyOptions(TypedDict, total=False):
     energy: Annotated[
         str | PathLike[str] | None,
         Option(
-            "--energy",
             "NAME|FILE",
             "Energy model, which computes joules from the activity of the chip: a name, e.g. gap9, or a YAML "
             "file; docs/energy.md lists all (default: that of the SoC, if it has one).",
@@ -389,7 +363,6 @@ class EnergyOptions(TypedDict, total=False):
     vdd: Annotated[
         str | None,
         Option(
-            "--vdd",
             "VOLT",
             "Supply voltage of the cores for --energy, e.g. 0.65V (default: the lowest that allows the "
             "clock).",
@@ -404,7 +377,6 @@ class BufferingOptions(TypedDict, total=False):
     buffering: Annotated[
         str | int,
         Option(
-            "--buffering",
             "none|single|double|best|N[,OP.OPERAND=N]",
             "L1 buffers per operand: none (no tiling: each op has all its data in L1), single (1), double "
             "(2), N, or best (the faster of single and double for each op). Add exceptions after commas: "
@@ -421,7 +393,6 @@ class MemoryOptions(TypedDict, total=False):
     prefetch: Annotated[
         str | bool,
         Option(
-            "--prefetch",
             "on|off",
             "on: load data of the next op while an op computes; off: load the data of an op when the op "
             "before has ended.",
@@ -432,7 +403,6 @@ class MemoryOptions(TypedDict, total=False):
     placement: Annotated[
         str,
         Option(
-            "--placement",
             "first-fit|best-fit|optimal",
             "Algorithm that assigns addresses in L2 and L3: first-fit and best-fit are fast, optimal takes "
             "longer and may need less memory.",
@@ -443,13 +413,13 @@ class MemoryOptions(TypedDict, total=False):
     homes: Annotated[
         Mapping[str, str] | Sequence[str],
         Option(
-            "--home",
             "TENSOR=l2|l3|streamed",
             "Memory that holds a tensor, e.g. fc.weight=l3. l2: always in L2; l3: in L3, copied whole to L2 "
             "before use; streamed: in L3, moved to L1 tile by tile (default: L2, and L3 for what does not "
             "fit).",
             SCHEDULE,
             many=True,
+            flag="--home",
         ),
     ]
 
@@ -460,7 +430,6 @@ class ResidentOptions(TypedDict, total=False):
     resident: Annotated[
         str | Sequence[str] | None,
         Option(
-            "--resident",
             "off|auto|TENSOR[@OP..OP],...",
             "Tensors that stay in L1 between ops, e.g. fc.weight@fc.FW..fc.IG (from op fc.FW to fc.IG); "
             "auto: those that save cycles; off: no tensor. Saves transfers of tensors that are used again "
@@ -485,39 +454,38 @@ class RunOptions(
     kernels: Annotated[
         Mapping[str, str] | Sequence[str],
         Option(
-            "--kernel",
             "OP|STEP=NAME",
             "Matrix-product kernel of one op or of all ops of a step, e.g. conv1.IG=mm or IG=mm; `pulptrain "
             "list kernels` lists all.",
             SCHEDULE,
             many=True,
+            flag="--kernel",
         ),
     ]
     tiles: Annotated[
         Mapping[str, Mapping[str, int]] | Sequence[str],
         Option(
-            "--tile",
             "OP=DIM:SIZE,...",
             "Tile size of an op in L1 by dimension, e.g. conv2.FW=co:8,ho:3 (8 output channels, 3 "
             "output rows).",
             SCHEDULE,
             many=True,
+            flag="--tile",
         ),
     ]
     loop_orders: Annotated[
         Mapping[str, Sequence[str]] | Sequence[str],
         Option(
-            "--loop-order",
             "OP=DIM,...",
             "Order of the tile loops of an op, outermost first, by dimension, e.g. conv2.FW=co,ho,ci.",
             SCHEDULE,
             many=True,
+            flag="--loop-order",
         ),
     ]
     im2col: Annotated[
         Mapping[str, str] | Sequence[str],
         Option(
-            "--im2col",
             "OP|STEP=cores|dma|none",
             "Who unrolls the images of a convolution (im2col) in an op or step: the cores, the DMA "
             "or none, e.g. WG=dma (default: as in the model).",
@@ -528,18 +496,17 @@ class RunOptions(
     variants: Annotated[
         str | Mapping[str, str] | Sequence[str],
         Option(
-            "--variant",
             "[OP|STEP=]NAME",
             "Implementation of the layers: default (pulptrain's own) or as-published (PULP-TrainLib's, if it "
             "exists). For one op or step also cores, dma or none: who does its im2col, e.g. conv1.IG=none.",
             SCHEDULE,
             many=True,
+            flag="--variant",
         ),
     ]
     schedule: Annotated[
         str | PathLike[str] | Tuned | None,
         Option(
-            "--schedule",
             "FILE",
             "Schedule file that `pulptrain tune MODEL` wrote: tiles, kernels and buffers of every op.",
             SCHEDULE,
@@ -554,7 +521,6 @@ class LinkedRunOptions(RunOptions, total=False):
     code_map: Annotated[
         str | None,
         Option(
-            "--code-map",
             "FILE",
             "Linker map (GNU ld, lld) of the program that `deploy` exported, so that the instruction caches "
             "are simulated with its code addresses.",
@@ -591,13 +557,16 @@ def pair(text: str, option: str, form: str) -> tuple[str, str]:
 def options_of(kind: type) -> dict[str, Option]:
     """The options of one of the classes above by key, in order."""
     hints = get_type_hints(kind, include_extras=True, localns={"Tuned": object})
-    return {key: _declared(*get_args(hint)) for key, hint in hints.items() if get_origin(hint) is Annotated}
+    return {
+        key: _declared(key, *get_args(hint)) for key, hint in hints.items() if get_origin(hint) is Annotated
+    }
 
 
-def _declared(hint: Any, option: Option) -> Option:
+def _declared(key: str, hint: Any, option: Option) -> Option:
     given = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     types = tuple(get_origin(kind) or kind for kind in given)
-    return replace(option, types=types, default=() if option.many else option.default)
+    flag = option.flag or "--" + key.replace("_", "-")
+    return replace(option, flag=flag, types=types, default=() if option.many else option.default)
 
 
 class AllOptions(MachineOptions, LinkedRunOptions, total=False):

@@ -12,7 +12,7 @@ from scheduler.memory.l2_staging import HomeChoice
 from scheduler.tiles.streaming_choice import Least
 from trainlib.ir.graph import TrainingGraph
 
-SLOTS_OF = "slots of "
+SLOTS_OF = "buffers for pieces of "
 """What stands before the name of a tensor of which only slots are in L2."""
 
 

@@ -23,7 +23,7 @@ MEANING_AUTO = ("all", "on", "yes", "true", "any", "best")
 
 AUTO_CURE = "use auto (tensors that save cycles), or names: TENSOR,TENSOR@OP..OP"
 
-BETWEEN = "between resident tensors"
+BETWEEN = "free space between resident tensors"
 """What the report of a memory too small calls bytes that no resident tensor of the moment takes."""
 
 Bytes = tuple[int, int]

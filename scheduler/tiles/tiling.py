@@ -276,7 +276,7 @@ class Tiler:
             self._check_dimension(name)
             if not 1 <= size <= self.dims[name]:
                 raise InputError(
-                    f"the tile size of {name} is {size}",
+                    f"the tile size of {name} is {size}, which is out of range",
                     where=self.op.name,
                     cure=f"use 1 to {self.dims[name]}",
                 )

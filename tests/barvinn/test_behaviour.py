@@ -257,7 +257,7 @@ def test_the_crossbar_is_off_for_a_unit_that_sends_to_itself() -> None:
 
 def test_two_writes_to_a_bank_in_one_cycle_are_refused() -> None:
     # Unit 0 to unit 1 comes a cycle later than unit 1's own: planes of two cycles each meet.
-    with pytest.raises(RaceError, match="another write to its bank"):
+    with pytest.raises(RaceError, match="another word are written to one bank"):
         crossed(published(), {0: 0b10, 1: 0b10})
 
 

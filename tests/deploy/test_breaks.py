@@ -60,10 +60,11 @@ def test_an_edit_that_changes_a_number_fails_the_check(
 
 @pytest.mark.slow
 @pytest.mark.needs_gcc
-@pytest.mark.parametrize("name", EXPORTS)
+@pytest.mark.parametrize("name", [name for name in EXPORTS if name != "cnn-fp16"])
 def test_an_order_that_passes_with_all_seeds_passes_the_thread_sanitizer(
     name: str, built: Callable[[str], Path], tmp_path: Path
 ) -> None:
+    # All ops of cnn-fp16 are tables, so it has no statements to move.
     text = (built(name) / "network.c").read_text()
     orders = [
         (what, text[:first] + moved + text[last:])

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from configs.dtypes import FP32, INT32
+from configs.dtypes import FP32, INT32, UINT8
 from configs.errors import InputError
 from configs.values import replace
 from deploy.calls.expression import TEAM, Trace, Writer, branches
@@ -54,9 +54,13 @@ def actions_on(made: Single, values: list[float], cores: int = 8):
     for op in made.graph.ops:
         extents = {name: (0, size) for name, size in lowering_of(op).extents(op, made.graph.tensors).items()}
         task = lowering_of(op).tile(op, made.graph.tensors, extents, CHOICE)
-        buffers = [item.name for item in (*task.inputs, *task.outputs)]
-        arrays = dict(zip(buffers, crossed(values, len(buffers)), strict=True))
-        tile = laid_out({name: array.reshape(1, -1) for name, array in arrays.items()})
+        buffers = [*task.inputs, *task.outputs]
+        masks = [made.graph.tensors[item.tensor].dtype == UINT8 for item in buffers]
+        arrays = [
+            (array > 0).astype(np.uint8) if mask else array
+            for array, mask in zip(crossed(values, len(buffers)), masks, strict=True)
+        ]
+        tile = laid_out({item.name: one.reshape(1, -1) for item, one in zip(buffers, arrays, strict=True)})
         for call in task.calls:
             yield action_of(call, tile, cores), op, tile
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from configs.errors import InputError
 from shared.exported import Exported, exported, made, written
+from tools.deployed import sizes
 from tools.deployed.rv32 import symbols_of
 from traces.compared.log import read_log
 
@@ -93,6 +95,15 @@ def test_rv32_in_user_mode(run: Exported, tmp_path: Path) -> None:
 def test_a_team_of_another_size_computes_the_same(run: Exported, tmp_path: Path) -> None:
     folder = written(run.project(), tmp_path / "net")
     assert made(folder, ["CORES=3"]).returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.needs_rv32
+@pytest.mark.parametrize("way", ["fp32 readable", "bf16 tables"])
+def test_all_targets_compile_without_a_warning_to_the_sizes_of_the_page(way: str, tmp_path: Path) -> None:
+    sizes.export(tmp_path, "simple-mlp", *way.split())
+    sizes.build(tmp_path)
+    assert sizes.sizes_of(tmp_path) == json.loads(sizes.STORED.read_text())["simple-mlp"][way]
 
 
 @pytest.mark.needs_rv32

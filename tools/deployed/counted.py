@@ -132,9 +132,7 @@ def _counted(network: Path, ops: set[str]) -> Counter[str]:
             before = at if in_kernel and name not in ("pt_fork", "pt_alone") else 0
     if process.returncode not in (0, 1):
         raise RuntimeError(f"{network} ended with {process.returncode}")
-    lengths = {
-        run: len(list(program.straight(*run))) for run in {run for found in runs.values() for run in found}
-    }
+    lengths = {run: len(program.straight(*run)) for run in {run for found in runs.values() for run in found}}
     return Counter(
         {op: sum(lengths[run] * times for run, times in found.items()) for op, found in runs.items()}
     )

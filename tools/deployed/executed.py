@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels in C, compiled for RV32 and executed on examples of all primitives: which instructions, how often.
 
-Inputs are those that the examples draw. A call runs in a team of one core and in one of eight, its cores one
-after the other (`in_turn.c` says what that means for numbers).
+Inputs are those that the examples draw, of elementwise layers as large as in training. A call runs in a team
+of one core and in one of eight, its cores one after the other (`in_turn.c` says what that means for numbers).
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ from trainlib.ir.steps import KernelCall, KernelChoice, find_part
 from trainlib.ir.varying import Varying
 from trainlib.kernels.catalogue import depthwise_names, depthwise_work, kernel_names, matmul_work
 from trainlib.kernels.library import FP32_BYTES, LIBRARY
-from trainlib.primitives.definition import DrawnInput, OptimizerPrimitive
+from trainlib.primitives.definition import DrawnInput, LayerPrimitive, OptimizerPrimitive
+from trainlib.primitives.lowering.elementwise import ElementwiseLowering
+from trainlib.primitives.lowering.kernel_call import form_of
 from trainlib.primitives.optimizers import gradient_steps
 from trainlib.references.reference import evaluate
 from trainlib.registry import PRIMITIVES, lowering_of
 from trainlib.training.backward_reads import in_other_forms
 from trainlib.training.phases import build_update_graph
-from trainlib.training.single import single
+from trainlib.training.single import Single, single
 
 CODEGEN = "clang-xpulp"
 """Whose nests say the sizes of a call; other codegens have the same."""
@@ -50,8 +52,12 @@ CODEGEN = "clang-xpulp"
 TEAMS = (1, 8)
 MANY = 8
 """Samples of a batch, beside those of the examples."""
+HIDDEN = "hidden"
+"""Of a recurrent layer: sums of its gates are smaller in one of usual size, as its weights are."""
 LENGTHS = ((41,), (96,), (7, 25))
 """Of weights that optimizers update, beside those of the examples."""
+DEVIATION = 2**0.5
+"""Of what elementwise layers read: linear layers with our initial weights make it of normalised inputs."""
 PRODUCTS = (
     *((1, 1, 1), (8, 1, 50), (19, 1, 6), (16, 1, 10), (3, 1, 33), (40, 1, 3)),
     *((3, 5, 2), (17, 7, 9), (33, 4, 35), (40, 12, 66), (64, 9, 20), (20, 3, 11), (9, 6, 40)),
@@ -96,6 +102,10 @@ class Called:
     nest: NestCall
     calls: tuple[CCall, ...]
     image: bytes
+    form: str = ""
+    """Of a row program (`form_of`)."""
+    action: Compute | None = None
+    op: Op | None = None
 
 
 @dataclass(slots=True)
@@ -105,6 +115,7 @@ class Execution:
     nest: NestCall
     core: int
     kernels: tuple[str, ...]
+    form: str
     numbers: Mapping[str, int]
     """What the C is given beside arrays."""
     steps: Counter[tuple[int, int]] = field(default_factory=Counter)
@@ -142,23 +153,27 @@ def _of_primitives() -> Iterator[Called]:
 
 
 def _graphs() -> Iterator[tuple[TrainingGraph, dict[str, Any]]]:
+    generator = np.random.default_rng(1)
     for name, primitive in PRIMITIVES.items():
         for example in getattr(primitive, "examples", ()):
             if "fp32" not in example.dtypes:
                 continue
+            options, many = example.attributes, max(example.batches)
             if isinstance(primitive, OptimizerPrimitive):
-                drawn = [(inputs, 1) for inputs in (example.cases, *([DrawnInput(one)] for one in LENGTHS))]
+                inputs = (example.cases, *([DrawnInput(one)] for one in LENGTHS))
+                drawn = [(options, one, 1) for one in inputs]
             else:
-                drawn = [(example.cases, batch) for batch in (max(example.batches), MANY)]
-                drawn += [(inputs, max(example.batches)) for inputs in _larger(example.cases)]
-            for inputs, batch in drawn:
+                drawn = [(options, example.cases, batch) for batch in (many, MANY)]
+                drawn += [(options, inputs, many) for inputs in _larger(example.cases)]
+            if HIDDEN in options:
+                drawn.append(({**options, HIDDEN: MANY * options[HIDDEN]}, example.cases, many))
+            for attributes, cases, batch in drawn:
                 with suppress(PulptrainError):  # options may not fit a larger input
-                    made = single(name, example.attributes, inputs, batch=batch)
-                    values = dict(made.values)
+                    made = single(name, attributes, cases, batch=batch)
+                    values = {**made.values, **dict(_activations(primitive, made, generator))}
                     evaluate(made.graph, values)
                     yield made.graph, values
                     yield from ((other, values) for other in in_other_forms(made.graph))
-    generator = np.random.default_rng(1)
     for shape in LENGTHS:
         update = build_update_graph("sgd", {"learning_rate": 0.1}, shape)
         for graph in (
@@ -175,6 +190,20 @@ def _graphs() -> Iterator[tuple[TrainingGraph, dict[str, Any]]]:
                     for name, item in given.items()
                 },
             )
+
+
+def _activations(layer: object, made: Single, generator: np.random.Generator) -> Iterator[tuple[str, Any]]:
+    """Inputs of an elementwise layer as training has them, which some kernels branch on: `DEVIATION`.
+
+    Not those that must be positive or differ: no example of theirs has others.
+    """
+    cases = [example.cases for example in getattr(layer, "examples", ())]
+    elementwise = any(isinstance(lowering_of(op), ElementwiseLowering) for op in made.graph.ops)
+    for name in made.graph.given if isinstance(layer, LayerPrimitive) and elementwise else ():
+        number = int(name.removeprefix("x") or 0) if re.fullmatch(r"x\d*", name) else -1
+        drawn = [case[number] for case in cases if 0 <= number < len(case)]
+        if any(case.dtype is None and case.low < 0 < case.high and not case.distinct for case in drawn):
+            yield name, generator.normal(0, DEVIATION, made.values[name].shape).astype(np.float32)
 
 
 def _larger(inputs: Sequence[DrawnInput]) -> Iterator[list[DrawnInput]]:
@@ -254,7 +283,8 @@ def _as_c(action: Compute, op: Op, image: bytes) -> Iterator[Called]:
     origin = action.team.origin
     # Several products of one action are several calls of the nest.
     if len(calls) == 1 and origin is not None:
-        yield Called(origin.calls[0], calls, image)
+        nest, details = origin.calls[0], action.effect.details if action.effect is not None else {}
+        yield Called(nest, calls, image, form_of(nest.kernel, details), action, op)
 
 
 _NO_OP = Op("", "", "", "", (), ())
@@ -286,7 +316,7 @@ def _of_matmuls() -> Iterator[Called]:
 def execute(cases: Sequence[Called], folder: Path) -> tuple[Path, list[Execution]]:
     """Compile all in one program, run it; the program, and every core of every call."""
     network = build(cases, folder)
-    return network, list(_traced(network, cases))
+    return network, list(traced(network, cases))
 
 
 def build(cases: Sequence[Called], folder: Path) -> Path:
@@ -296,7 +326,7 @@ def build(cases: Sequence[Called], folder: Path) -> Path:
     texts = {
         name: text for name, text in sources(kernels).items() if not name.endswith(".c") or name == FUNCTIONS
     }
-    texts |= {f"{kernel}.c": _alone(kernel) for kernel in kernels}
+    texts |= {f"{kernel}.c": alone(kernel) for kernel in kernels}
     arguments, rows, images, size = [], [], bytearray(), 0
     for number, case in enumerate(cases):
         for call in case.calls:
@@ -324,7 +354,7 @@ def build(cases: Sequence[Called], folder: Path) -> Path:
     return folder / "bench"
 
 
-def _alone(kernel: str) -> str:
+def alone(kernel: str) -> str:
     """The file of a kernel as an export has it that calls no other; kernels it hands over to are its own."""
     text = sources([kernel])[source_of(kernel).file]
     others = sorted({*re.findall(r"^void (\w+)\(const void \*args\)", text, re.MULTILINE)} - {kernel})
@@ -353,14 +383,14 @@ def _fields(call: CCall) -> str:
     return ", ".join(texts)
 
 
-def _traced(network: Path, cases: Iterable[Called]) -> Iterator[Execution]:
+def traced(network: Path, cases: Iterable[Called]) -> Iterator[Execution]:
     """What every core executed: qemu says where it goes on after each jump."""
     program = Program(network)
     begin, end = (f"{program.functions[name][0]:08x}" for name in ("bench_begin", "bench_end"))
     first, last = program.spans[0][0], program.spans[-1][1]
     command = [*MACHINE, "-dfilter", f"{first:#x}..{last:#x}", "-D", "/dev/stderr", str(network)]
     cores = (
-        Execution(case.nest, core, tuple(call.kernel for call in case.calls), _numbers(case))
+        Execution(case.nest, core, tuple(call.kernel for call in case.calls), case.form, _numbers(case))
         for case in cases
         for core in range(case.nest.cores)
     )

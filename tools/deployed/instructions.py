@@ -12,7 +12,7 @@ import argparse
 import json
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from pulptrain.running.session import prepare
 from tools.deployed.counted import execute
 from tools.pages.page import ROOT, table
 from trainlib.kernels.team import Array, team_work
+from trainlib.primitives.lowering.kernel_call import form_of
 
 STORED = ROOT / "docs" / "deploy-instructions.json"
 
@@ -80,13 +81,20 @@ def _calls(model: str) -> dict[str, list[Any]]:
             if isinstance(action, Compute):
                 assert action.team.origin is not None
                 (call,) = action.team.origin.calls
+                details = action.effect.details if action.effect is not None else {}
+                call = call._replace(kernel=form_of(call.kernel, details) or call.kernel)
                 found[f"{action.work.op}.{action.work.step}"][call] += 1
     return {op: [[times, *call[1:]] for call, times in calls.items()] for op, calls in found.items()}
 
 
 def predicted(calls: list[Any], codegen: str = EXPORTED) -> int:
     """Instructions of all cores in these calls."""
-    return sum(times * _issued(codegen, json.dumps(call)) for times, *call in calls)
+    return sum(times * issued(codegen, call) for times, *call in calls)
+
+
+def issued(codegen: str, call: Sequence[Any]) -> int:
+    """Those of one call, which is a `NestCall` without its codegen."""
+    return _issued(codegen, json.dumps(call))
 
 
 @cache

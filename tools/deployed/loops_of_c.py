@@ -141,7 +141,6 @@ _INSIDE = (
 OTHERS: dict[str, dict[str, Any]] = {
     **{name: {"only": _INSIDE} for name in ("avgpool_fw", "avgpool_bw", "maxpool_fw", "maxpool_fw_argmax")},
     "reduce_max_fw": {
-        "only": "largest",
         "nest": "if (wide) { for p in 0..outer jump { for i in start..stop jump { L:X(p,0,i) "
         "for r in 1..count jump { L:X(p,r,i) } S:Y(p,i) } } } else { for p in start..stop jump { "
         "for i in 0..inner jump { L:X(p,0,i) for r in 1..count jump { L:X(p,r,i) } S:Y(p,i) } } }",
@@ -178,6 +177,18 @@ OTHERS: dict[str, dict[str, Any]] = {
             + _windows("hi", "wi", "L:W(c,o,e) L:Y(c*step+o,0,e)", "")
             + " } }",
         ),
+    },
+    **{
+        f"{name}_channels": {
+            "names": _own("channels"),
+            "nest": "for c in start..stop jump { for n in 0..samples jump { L:W(c) "
+            f"for i in 0..elements jump {{ {loads} S:Y(n,c,i) }} }} }}",
+        }
+        for name, loads in (("prelu_fw", "L:X(n,c,i)"), ("prelu_bw", "L:X(n,c,i) L:G(n,c,i)"))
+    },
+    "rmsnorm_scale": {
+        "names": _own("elements"),
+        "nest": "for r in 0..rows jump { L:R(r) for i in start..stop jump { L:X(r,i) L:W(i) S:Y(r,i) } }",
     },
     "rmsnorm_sum": {
         "names": _own("rows"),

@@ -130,9 +130,9 @@ class Kernel:
 
     def __init__(self, name: str, runs: Sequence[Execution], program: Program) -> None:
         self.name, self.program = name, program
-        header = LIBRARY.header(CODEGEN, name)
+        header = LIBRARY.header(CODEGEN, runs[0].nest.kernel)
         self.section = YAML(typ="rt").load(Path(header.section.file).read_text(encoding="utf-8"))
-        self.section.update(loops_of_c(name))
+        self.section.update({**loops_of_c(runs[0].nest.kernel), **loops_of_c(name)})
         known = {"cores", *(self.section.get("names") or {})}
 
         def shares() -> list[Item]:
@@ -475,28 +475,17 @@ def explained(
     return [(feature, share) for feature, share in shares_of if share], False
 
 
-_OF_NORMS = (re.compile(r"_batch(_w)?(_b)?(_dw_db)?$"), re.compile(r"_row(_w)?(_b)?(_dw_db)?$"))
-
-
 def chosen(runs: Iterable[Execution]) -> dict[str, list[Execution]]:
     """By nest the runs of the C kernel that is its own: of its name, or else the one with most runs.
 
-    Of a norm it is that of batch norm with all parameters, or else that of layer norm.
+    Of row programs every form is one as well.
     """
     found: dict[str, dict[tuple[str, ...], list[Execution]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         found[run.nest.kernel][run.kernels].append(run)
-
-    def own(nest: str, ways: Mapping[tuple[str, ...], list[Execution]]) -> list[Execution]:
-        if (nest,) in ways:
-            return ways[nest,]
-        for form in _OF_NORMS:
-            fitting = [way for way in ways if form.search("+".join(way))]
-            if fitting:
-                return ways[max(fitting, key=lambda way: len(way[0]))]
-        return max(ways.values(), key=len)
-
-    return {nest: own(nest, ways) for nest, ways in sorted(found.items())}
+        if run.form not in ("", run.nest.kernel):
+            found[run.form][run.kernels].append(run)
+    return {nest: ways.get((nest,)) or max(ways.values(), key=len) for nest, ways in sorted(found.items())}
 
 
 def written(kernel: Kernel) -> str:

@@ -16,8 +16,8 @@ from struct import iter_unpack, unpack_from
 SYMBOL_TABLE, FUNCTION = 2, 2
 """SHT_SYMTAB and STT_FUNC of ELF."""
 
-MOST_BYTES = 4
-"""Of an instruction."""
+HALF_BYTES = 2
+"""Of an instruction, or all of it."""
 
 PAGE_BYTES = 4096
 """Of the memory of qemu's machine."""
@@ -168,19 +168,26 @@ class Program:
         """Whether an address is in a kernel or what kernels call."""
         return bool(name := self.function(at)) and not name.startswith("bench_")
 
-    def straight(self, at: int, then: int) -> Iterator[tuple[int, int]]:
+    def straight(self, at: int, then: int) -> list[tuple[int, int]]:
         """Every instruction from `at` to where qemu goes on at `then`, with the address of the next one.
 
-        That is behind a branch or jump, or where a page ends.
+        That is behind a branch or jump, where a page ends, and before an instruction that may be on two.
+        None where qemu began again (`then` is `at`).
         """
+        steps, start = list[tuple[int, int]](), at
         while self.holds(at):
             code = self.code(at)
             behind = at + code.size_bytes
-            ends = code.letter in "BJ" or (behind == then and behind % PAGE_BYTES < MOST_BYTES)
-            yield at, then if ends else behind
-            if ends:
-                return
+            if code.letter in "BJ":
+                return [*steps, (at, then)]
+            steps.append((at, behind))
+            if behind // PAGE_BYTES != at // PAGE_BYTES or (
+                then == behind and -behind % PAGE_BYTES == HALF_BYTES
+            ):
+                assert then in (behind, start), f"from {start:#x} on at {then:#x}"
+                return steps if then == behind else []
             at = behind
+        return steps
 
     def code(self, at: int) -> Decoded:
         """The instruction at an address."""

@@ -8,7 +8,7 @@ from deploy.program.network_text import ops_text
 from deploy.project.network_files import programs_of
 from pulptrain.given.settings import Settings
 from pulptrain.running.session import prepare
-from tools.deployed import instructions
+from tools.deployed import instructions, sizes
 from tools.pages import error_bars
 from tools.pages.page import Page
 
@@ -38,6 +38,7 @@ PAGE = Page(
     {
         "tables": tables,
         "functions": functions,
+        "sizes": sizes.page,
         "instructions": instructions.page,
         "iterations": error_bars.iterations,
     },

@@ -7,6 +7,7 @@ import json
 from collections import defaultdict
 from typing import Any
 
+from tools.deployed import generated
 from tools.deployed.inner_loops import NUMBERS, STORED
 from tools.kernel_sources import GENERATED, NONE_NEEDED, covered
 from tools.pages.page import Page, table
@@ -58,4 +59,4 @@ def _counts(counts: dict[str, int]) -> str:
     )
 
 
-PAGE = Page("docs/deploy-kernels.md", {"kernels": kernels, "loops": loops})
+PAGE = Page("docs/deploy-kernels.md", {"kernels": kernels, "generated": generated.page, "loops": loops})

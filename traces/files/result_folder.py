@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from configs.errors import InputError
+from configs.errors import InputError, cure_of
 from configs.files import TEMPORARY_PREFIX, check_folder, refuse_foreign, write_text
 from configs.limits import JSON_BYTES_PER_BYTE, check_file_size
 from traces.files.json_text import FORMAT, json_text, with_new_keys
@@ -127,7 +127,7 @@ def read_json(path: Path, again: str) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        cure = f"use a folder written by `{again}`"
+        cure = cure_of(error, f"use a folder written by `{again}`")
         raise InputError(f"cannot read {path}: {error.strerror}", cure=cure) from error
     except (ValueError, RecursionError) as error:
         raise InputError(

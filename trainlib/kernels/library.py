@@ -272,6 +272,10 @@ class KernelLibrary:
         """Names of all kernels of a codegen, sorted. Raises InputError for an unknown codegen."""
         return tuple(sorted(self._find(codegen)))
 
+    def has(self, codegen: str, name: str) -> bool:
+        """Whether a codegen has a kernel of this name. Raises InputError for an unknown codegen."""
+        return name in self._find(codegen)
+
     def waits_for_code(self, codegen: str) -> bool:
         """Whether the kernels of a codegen contain the wait for their own code. Raises InputError."""
         self._find(codegen)

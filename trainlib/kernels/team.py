@@ -39,8 +39,9 @@ def team_work(
     element_bytes: int = FP32_BYTES,
     library: KernelLibrary = LIBRARY,
     accumulate: bool = False,
+    form: str = "",
 ) -> TeamWork:
-    """The nest `kernel`.yaml of a codegen on `cores` cores, fallbacks included.
+    """The nest `kernel`.yaml of a codegen on `cores` cores, or that of its `form` if the codegen has one.
 
     `sizes` are the sizes the file names, `per_core` those that differ from core to core, `arrays` lie at L1
     byte addresses with strides in elements. `element_bytes` is the size of the data: the kernel for such
@@ -49,11 +50,15 @@ def team_work(
     Raises InputError for an unknown codegen or kernel, one without a form for such elements and an array
     narrower than the kernel's accesses; ConfigError for a name or array the nest uses and the call lacks.
     """
-    nest = library.kernel(codegen, library.named(codegen, kernel, element_bytes), accumulate)
+    kernel = library.named(codegen, kernel, element_bytes)
+    own = library.has(codegen, form) and element_bytes == FP32_BYTES
+    nest = library.kernel(codegen, form if own else kernel, accumulate)
     if type(cores) is not int or cores < 1:
         raise InputError(f"the number of cores is {cores!r}", where=nest.name, cure="use 1 core or more")
     names_per_core = tuple([tuple(names.items()) for names in per_core])
-    team = _team(library, nest, tuple(sizes.items()), tuple(arrays.items()), cores, macs, names_per_core)
+    team = _team(
+        library, kernel, nest, tuple(sizes.items()), tuple(arrays.items()), cores, macs, names_per_core
+    )
     if library is not LIBRARY:
         team.cores  # noqa: B018 - of a user's kernel it is said at once what is wrong with it
     return team
@@ -217,6 +222,7 @@ def _joined(first: Skeleton, second: Skeleton) -> Skeleton:
 @lru_cache(KEPT_TEAMS)
 def _team(
     library: KernelLibrary,
+    name: str,
     kernel: Kernel,
     sizes: _Sizes,
     arrays: tuple[tuple[str, Array], ...],
@@ -226,7 +232,7 @@ def _team(
 ) -> TeamWork:
     forms = tuple([(name, strides, element_bytes) for name, (_, strides, element_bytes) in arrays])
     lowering = _lowering(library, kernel, sizes, forms, cores, per_core)
-    return _Team(kernel.name, macs, lowering, {name: array.address for name, array in arrays})
+    return _Team(name, macs, lowering, {name: array.address for name, array in arrays})
 
 
 _lowering = lru_cache(KEPT_TEAMS)(_Lowering)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
-from inspect import signature
+from inspect import Parameter, Signature, signature
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,23 @@ def roles_of(formula: Formula, options: Collection[str]) -> tuple[str, ...]:
         for name, parameter in signature(formula).parameters.items()
         if name not in (*options, WHERE, OPTIONS) and parameter.default is parameter.empty
     )
+
+
+def through(formula: Formula, role: str, inner: Formula) -> Formula:
+    """`formula` of what `inner` gives in place of `role`."""
+    own = signature(inner).parameters
+    both = {**own, **signature(formula).parameters}
+    del both[role]
+
+    def combined(**given: Any) -> Any:
+        between = inner(**{name: given[name] for name in own})
+        return formula(
+            **{role: between}, **{name: given[name] for name in parameters(formula) if name in given}
+        )
+
+    named = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in both.values()]
+    combined.__signature__ = Signature(named)  # type: ignore[attr-defined]
+    return combined
 
 
 def by_name(formula: Formula) -> Callable[[Op, Values], Any]:

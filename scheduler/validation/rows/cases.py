@@ -12,7 +12,7 @@ from typing import TextIO, cast
 
 from arch.spec.soc_config import MAX_CORES
 from configs.dtypes import DTYPES
-from configs.errors import ConfigError, InputError
+from configs.errors import ConfigError, InputError, cure_of
 from configs.limits import CSV_BYTES_PER_BYTE, check_file_size, check_text_size
 from configs.suggest import check_known
 from configs.values import Struct
@@ -214,7 +214,9 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     except FileNotFoundError as error:
         raise InputError("the file does not exist", where=str(path), cure=OF_CYCLES) from error
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise InputError(f"the file cannot be read: {error}", where=str(path), cure=OF_CYCLES) from error
+        raise InputError(
+            f"the file cannot be read: {error}", where=str(path), cure=cure_of(error, OF_CYCLES)
+        ) from error
 
 
 def _bounded(file: TextIO, path: Path) -> Iterator[str]:
@@ -256,13 +258,13 @@ def _value(cells: Mapping[str, str], column: Column, where: str, name: str) -> s
     value: str | int = text
     if column.least is not None:
         if not (text.removeprefix("-").isdigit() and text.isascii()):
-            message = f"row {row}: '{text}' is not a whole number"
+            message = f"{row}: '{text}' is not a whole number"
             raise ConfigError(message, where=where, cure="write a whole number")
         value = int(text) if len(text) < 20 else MAX_NUMBER + 1
         if not column.least <= value <= column.most:
-            message = f"row {row}: {text} is not between {column.least} and {column.most}"
+            message = f"{row}: {text} is not between {column.least} and {column.most}"
             raise ConfigError(message, where=where, cure=f"write {column.least} to {column.most}")
     if column.choices and value not in column.choices:
         choices = ", ".join(str(choice) or "(empty)" for choice in column.choices)
-        raise ConfigError(f"row {row}: '{text}' is unknown", where=where, cure=f"use one of {choices}")
+        raise ConfigError(f"{row}: '{text}' is unknown", where=where, cure=f"use one of {choices}")
     return value

@@ -87,7 +87,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (
             "run pulp-open tutorial-cnn",
-            "pulptrain run: unexpected word 'tutorial-cnn'",
+            "pulptrain run: the SoC 'pulp-open' needs --soc",
             "pulptrain run tutorial-cnn --soc pulp-open",
         ),
         (

@@ -68,7 +68,7 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
         (["conv2d", "--shape", "4x8x8", "--option", "kernel=3"], "conv2d needs --option out_channels="),
         (["relu", "--shape", "4x8x8", "--step", "wg"], "relu has no step 'wg'"),
         (["relux", "--shape", "4"], "try: use 'relu'"),
-        (["relu", "--shape", "4x0"], "cannot read '4x0'"),
+        (["relu", "--shape", "4x0"], "a size in '4x0' is 0 or too large"),
         (["relu", "--shape", "4", "--dtype", "fp8"], "unknown dtype 'fp8'"),
         (["relu", "--shape", "4", "--option", "slope"], "cannot read 'slope'"),
         (["flatten", "--shape", "4"], "a view runs no code"),

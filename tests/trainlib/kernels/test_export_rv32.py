@@ -12,19 +12,13 @@ import pytest
 
 from pulptrain.deploying.deployed import EXPORTED
 from tools.deployed.instructions import FAR, rows
-from tools.deployed.rv32 import Decoded, decode
+from tools.deployed.rv32 import Decoded, Program, decode
 from trainlib.kernels.catalogue import matmul_work
 
 AN_ITERATION = 0.01
 
-BY_DATA = ("gelu", "tanh", "gru_cell_fw")
-"""Kernels that branch on data: they have the shares of the examples, whose inputs are larger."""
-
-OTHERS = {
-    *("norm_known", "norm_wg_columns_row_dw_rms", "norm_ig_row_w_rms"),
-    *("copy", "copy+gru_cell_bw+set_to_value"),
-}
-"""Farther off: a nest prices several C kernels, or does not see what its C decides by."""
+BY_DATA = {"gelu_fw_erf", "tanh_fw"}
+"""Kernels that branch on data have the shares of other data: these are 2.5 % off."""
 
 
 def off(sums: dict[str, list[int]], most: float) -> set[str]:
@@ -34,10 +28,9 @@ def off(sums: dict[str, list[int]], most: float) -> set[str]:
 
 def test_iterations_have_the_instructions_that_were_counted() -> None:
     sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for model, kernels, predicted, counted in rows():
-        if kernels not in OTHERS and not any(word in kernels for word in BY_DATA):
-            sums[model][0] += predicted
-            sums[model][1] += counted
+    for model, _, predicted, counted in rows():
+        sums[model][0] += predicted
+        sums[model][1] += counted
     assert len(sums) >= 10
     assert off(sums, AN_ITERATION) == set()
 
@@ -45,11 +38,11 @@ def test_iterations_have_the_instructions_that_were_counted() -> None:
 def test_kernels_have_the_instructions_that_were_counted() -> None:
     sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for _, kernels, predicted, counted in rows():
-        if not any(word in kernels for word in BY_DATA):
-            sums[kernels][0] += predicted
-            sums[kernels][1] += counted
+        sums[kernels][0] += predicted
+        sums[kernels][1] += counted
     assert len(sums) >= 20
-    assert off(sums, FAR) <= OTHERS
+    assert off(sums, FAR) <= BY_DATA
+    assert off(sums, 0.025) == set()
 
 
 @pytest.mark.parametrize("kernel", ["mm", "mm_M", "mm_u2", "mm_unroll_2x4", "mm_M_unroll_4x2"])
@@ -79,3 +72,18 @@ def test_matmuls_add_to_c_too(kernel: str) -> None:
 )
 def test_instructions_are_decoded_as_the_manual_has_them(word: int, expected: Decoded) -> None:
     assert decode(word.to_bytes(4, "little"), 0) == expected
+
+
+def test_straight_runs_end_where_qemu_ends_them() -> None:
+    """At a page, before an instruction on two pages, behind that one, and behind a jump."""
+    program, start = Program.__new__(Program), 0x1000 - 8
+    program.elf = b"".join(word.to_bytes(size, "little") for word, size in (*ADDITIONS, (0x8082, 2)))
+    program.loaded, program._known = [(start, 0, len(program.elf))], {}
+    program.starts, program.spans = [start], [(start, start + len(program.elf), "kernel")]
+    assert program.straight(start, start + 6) == [(start, start + 4), (start + 4, start + 6)]
+    assert program.straight(start + 6, start + 10) == [(start + 6, start + 10)]
+    assert program.straight(start + 6, start + 6) == []
+    assert program.straight(start + 10, 0x40) == [(start + 10, 0x40)]
+
+
+ADDITIONS = (0x00A50533, 4), (0x952E, 2), (0x00A50533, 4)

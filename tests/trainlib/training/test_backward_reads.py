@@ -17,7 +17,10 @@ from scheduler.addresses.lifetimes import storage_lives
 from shared.primitive_harness import CODEGEN, run_op
 from trainlib.ir.graph import TrainingGraph
 from trainlib.ir.steps import KernelChoice
+from trainlib.primitives.definition import Example, Step
+from trainlib.primitives.elementwise.entry import Elementwise, elementwise
 from trainlib.references.reference import evaluate
+from trainlib.registry import PRIMITIVES
 from trainlib.training import phases
 from trainlib.training.backward_reads import in_other_forms
 
@@ -65,6 +68,72 @@ def reads(graph: TrainingGraph) -> dict[str, str]:
         for op in graph.ops
         if op.step == "IG" and op.primitive in ("relu", "leaky_relu", "clip", "elu", "hard_sigmoid")
     }
+
+
+FORMS = {
+    "relu": ["dy y", "dy mask"],
+    "leaky_relu": ["dy y"],
+    "clip": ["dy mask"],
+    "elu": ["dy y"],
+    "hard_sigmoid": ["dy y"],
+}
+"""What else than the input a backward step can read, of all layers."""
+
+
+def backward_forms() -> dict[str, tuple[Step, ...]]:
+    """Layer -> its backward step as it is first, and in its other forms."""
+    steps = ((name, step) for name, one in PRIMITIVES.items() for step in one.steps if step.name == "IG")
+    return {name: (step, *step.others) for name, step in steps}
+
+
+def test_what_backward_can_read_is_read_off_the_formulas() -> None:
+    found = {
+        name: [" ".join(sorted(form.reads)) for form in forms] for name, forms in backward_forms().items()
+    }
+    assert {name: others for name, (_, *others) in found.items() if others} == FORMS
+
+
+@pytest.mark.parametrize(
+    ("y", "dx", "reads"),
+    [
+        (lambda x: np.where(x > 0.5, x, 0), lambda x, dy: np.where(x > 0.5, dy, 0), {"y", "mask"}),
+        (lambda x: np.where(x > -1, x + 1, 0), lambda x, dy: np.where(x > -1, dy, 0), {"mask"}),
+        (lambda x: np.where(x > 0, x, -x / 2), lambda x, dy: np.where(x > 0, dy, -dy / 2), set()),
+        (lambda x: np.where(x > 0, 2 * x, 0), lambda x, dy: np.where(x > 0, 2 * dy, 0), {"y"}),
+        (lambda x: np.where(x < 0, -x, x), lambda x, dy: np.sign(x) * dy, set()),
+    ],
+)
+def test_what_cannot_be_computed_from_an_output_or_a_mask_is_refused(y, dx, reads) -> None:
+    made = elementwise("new", Elementwise(y=y, dx=dx, nests=("relu_fw", "relu_bw")), examples=(Example(),))
+    assert {role for form in made.steps[1].others for role in form.reads} - {"dy"} == reads
+
+
+def determined(name: str) -> bool:
+    """Whether inputs with the same output have the same slope."""
+    x = np.linspace(-6, 6, 4001, dtype=np.float32)[None]
+    values = evaluate(
+        phases.build_layer_graph(name, OPTIONS.get(name, {}), [phases.DrawnInput(x.shape[1:])]),
+        {"x": x, f"{name}.out.grad": np.ones_like(x)},
+    )
+    y, slope = values[f"{name}.out"][0], values["x.grad"][0]
+    order = np.lexsort((slope, y))
+    near = np.diff(y[order]) < 1e-4
+    return bool(np.all(np.abs(np.diff(slope[order]))[near] < 0.02))
+
+
+OPTIONS = {"clip": {"low": 0.0, "high": 3.0}}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("relu", "leaky_relu", "elu", "hard_sigmoid", "sigmoid", "tanh"),
+        *("clip", "silu", "gelu", "mish", "hard_swish", "square", "absolute", "sine"),
+    ],
+)
+def test_a_step_reads_the_output_only_if_that_determines_the_slope(name: str) -> None:
+    of_y = any("y" in form.reads for form in backward_forms()[name])
+    assert of_y == determined(name)
 
 
 @pytest.mark.parametrize("kind", KINDS)

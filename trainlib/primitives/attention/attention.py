@@ -7,16 +7,17 @@ keys]. One step does one product (or one softmax), so that every dimension of it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 import numpy as np
 
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Ranges, Tensors, part
-from trainlib.primitives.attention.softmax import RowPasses, softmax_gradient_passes, softmax_passes
-from trainlib.primitives.lowering.axes import Area, Axes, AxesLowering
+from trainlib.primitives.attention.softmax import SUMS, RowLowering, softmax_gradient_passes, softmax_passes
+from trainlib.primitives.lowering.axes import Area, Axes, AxesLowering, Form
 from trainlib.primitives.lowering.calls import BATCH
+from trainlib.primitives.lowering.forks import Fork
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.primitives.lowering.row_loop import RowLoop
 
@@ -90,6 +91,21 @@ class _OfHeads(AttentionLowering):
                 yield tuple(Piece(part(role, sample), shape, 0).row(head) for role, shape in wholes)
 
 
+def scaling(buffer: str, axes: Axes, number: float) -> Fork:
+    """A buffer *= number."""
+    numbers, moves = {"factor": float(np.float32(number))}, f"{buffer} -> {buffer}"
+    arrays = f"X:{buffer} Y:{buffer}"
+    return Fork(
+        "scale_by_number",
+        arrays,
+        moves,
+        lambda x, factor: x * factor,
+        {"elements": axes},
+        elements=("elements",),
+        numbers=numbers,
+    )
+
+
 def scale(build: TileBuilder, target: Piece, number: float) -> None:
     """target *= number."""
     loop = RowLoop(lambda x, factor: x * factor, "X", "Y", numbers={"factor": float(np.float32(number))})
@@ -142,7 +158,7 @@ class HeadSum(_OfHeads):
             build.matmul(source, weights, result, trans_b=self.summed == ("keys",))
 
 
-class _Rows(AttentionLowering):
+class _Rows(RowLowering, AttentionLowering):
     """A step on whole rows of scores."""
 
     kept = (BATCH, "heads", "queries")
@@ -157,15 +173,19 @@ class _Rows(AttentionLowering):
 class Probabilities(_Rows):
     """p = softmax of every row of the scores s."""
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
-        """Some rows, in the three passes of softmax."""
-        softmax_passes(RowPasses(build, area.shape(*SCORES), build.dtype), "s", "p")
+    def kernels(self, form: Form) -> Sequence[Fork]:
+        """In the three passes of softmax."""
+        return softmax_passes(form, "s", "p")
 
 
 class ProbabilityGradient(_Rows):
     """ds = (dp - sum of the row's dp · p) · p / sqrt(H)."""
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
-        """Some rows, in two passes and the scale."""
-        softmax_gradient_passes(RowPasses(build, area.shape(*SCORES), build.dtype), "p", "dp", "ds")
-        scale(build, whole_matrix(area, "ds"), _head(area.op) ** -0.5)
+    vectors = (SUMS,)
+
+    def kernels(self, form: Form) -> Sequence[Fork]:
+        """In two passes and the scale."""
+        return [
+            *softmax_gradient_passes(form, "p", "dp", "ds"),
+            scaling("ds", SCORES, _head(form.op) ** -0.5),
+        ]

@@ -17,11 +17,12 @@ from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Ranges, Tensors
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Parameter, Step, Values
 from trainlib.primitives.elementwise.position import START
-from trainlib.primitives.lowering.axes import ONE, Area, Axes, AxesLowering
+from trainlib.primitives.lowering.axes import ONE, Area, Axes, AxesLowering, Form
 from trainlib.primitives.lowering.boxes import sequence_of
 from trainlib.primitives.lowering.calls import BATCH
+from trainlib.primitives.lowering.forks import Fork, column_sum
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
-from trainlib.primitives.shapes.box_copies import ShiftLowering
+from trainlib.primitives.shapes.box_copies import shifting
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
@@ -64,9 +65,9 @@ class _WeightGradient(AxesLowering):
     kept, summed = ("features",), (BATCH,)
     roles: Mapping[str, Axes] = {"dy": (BATCH, ONE, "features"), "dw": kept}
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
+    def kernels(self, form: Form) -> Sequence[Fork]:
         """The first tokens are summed."""
-        build.column_sum(Piece("dy", area.shape(BATCH, "features")), area.piece("dw"))
+        return (column_sum("dy", "dw", (BATCH,), self.kept),)
 
 
 def _reference(op: Op, values: Values) -> Values:
@@ -83,12 +84,7 @@ PRIMITIVE = LayerPrimitive(
         Step.of(
             "WG", "dy -> dw", lambda op, values: {"dw": values["dy"][:, 0].sum(axis=0)}, _WeightGradient()
         ),
-        Step.of(
-            "IG",
-            "dy -> dx",
-            lambda op, values: {"dx": values["dy"][:, 1:]},
-            ShiftLowering(lambda op: (-1, 0), lambda op: 0.0),
-        ),
+        shifting("IG", "dy -> dx", lambda op: ((-1, 0), (0, 0))),
     ),
     examples=(Example(inputs=((5, 4),), batches=(1, 3)), Example(inputs=((1, 1),))),
     layouts=None,

@@ -15,51 +15,61 @@ from typing import Any
 import numpy as np
 
 from configs.model_file import LayerSchema
-from trainlib.ir.graph import Op
 from trainlib.ir.steps import Array
-from trainlib.primitives.attention.softmax import MAXIMA, SUMS, RowPasses, Rows, row_maxima
+from trainlib.primitives.attention.softmax import MAXIMA, SUMS, Rows, over_rows, row_maxima
 from trainlib.primitives.definition import DrawnInput, Example, LayerPlan, LayerPrimitive, Step
 from trainlib.primitives.elementwise.functions import first
+from trainlib.primitives.lowering.axes import Form
 from trainlib.primitives.lowering.boxes import rows_of
+from trainlib.primitives.lowering.forks import Fork
 
 NEAR = -0.7
 """Where exp(y) is about half, so that less than a bit of dy - exp(y) · sum(dy) is lost."""
 
 
-def _forward_passes(rows: RowPasses, op: Op) -> None:
-    """Row maxima; logarithms of the sums of exponentials; both taken off."""
-
-    def logarithms(x: Array, highest: Array) -> Any:
-        below = np.exp(x.astype(np.float64) - highest[:, None])
-        rest = np.where(first(x == highest[:, None]), 0, below)
-        return np.log1p(rest.sum(axis=1))
-
-    def shifted(x: Array, highest: Array, logs: Array) -> Any:
-        return x.astype(np.float64) - highest[:, None] - logs[:, None]
-
-    row_maxima(rows)
-    arrays = f"X:x R:{MAXIMA} Z:{SUMS}"
-    rows.over_rows("log_sum", arrays, f"x {MAXIMA} -> {SUMS}", logarithms)
-    rows.over_rows("log_shift", f"{arrays} Y:y", f"x {MAXIMA} {SUMS} -> y", shifted)
+def _logarithms(x: Array, highest: Array) -> Any:
+    below = np.exp(x.astype(np.float64) - highest)
+    rest = np.where(first(x == highest), 0, below)
+    return np.log1p(rest.sum(axis=1))
 
 
-def _gradient_passes(rows: RowPasses, op: Op) -> None:
-    """Row sums of dy; then dy - exp(y) · sum."""
-
-    def sums(dy: Array) -> Any:
-        return dy.astype(np.float64).sum(axis=1)
-
-    def taken_off(y: Array, dy: Array, totals: Array) -> Any:
-        y, dy, totals = y.astype(np.float64), dy.astype(np.float64), totals[:, None]
-        near = (dy - totals) - np.expm1(y) * totals
-        return np.where(y > NEAR, near, dy - np.exp(y) * totals)
-
-    rows.vector(SUMS)
-    rows.over_rows("row_total", f"X:dy Z:{SUMS}", f"dy -> {SUMS}", sums)
-    rows.over_rows("log_softmax_bw", f"X:y G:dy Z:{SUMS} Y:dx", f"y dy {SUMS} -> dx", taken_off)
+def _shifted(x: Array, highest: Array, logs: Array) -> Any:
+    return x.astype(np.float64) - highest - logs
 
 
-_FORWARD, _BACKWARD = Rows(_forward_passes), Rows(_gradient_passes)
+def _sums(dy: Array) -> Any:
+    return dy.astype(np.float64).sum(axis=1)
+
+
+def _taken_off(y: Array, dy: Array, totals: Array) -> Any:
+    y, dy = y.astype(np.float64), dy.astype(np.float64)
+    near = (dy - totals) - np.expm1(y) * totals
+    return np.where(y > NEAR, near, dy - np.exp(y) * totals)
+
+
+class _Forward(Rows):
+    def kernels(self, form: Form) -> list[Fork]:
+        """Row maxima; logarithms of the sums of exponentials; both taken off."""
+        arrays = f"X:x R:{MAXIMA} Z:{SUMS}"
+        return [
+            row_maxima(form, "x"),
+            over_rows(form, "log_sum", arrays, f"x {MAXIMA} -> {SUMS}", _logarithms),
+            over_rows(form, "log_shift", f"{arrays} Y:y", f"x {MAXIMA} {SUMS} -> y", _shifted),
+        ]
+
+
+class _Backward(Rows):
+    vectors = (SUMS,)
+
+    def kernels(self, form: Form) -> list[Fork]:
+        """Row sums of dy; then dy - exp(y) · sum."""
+        return [
+            over_rows(form, "row_total", f"X:dy Z:{SUMS}", f"dy -> {SUMS}", _sums),
+            over_rows(form, "log_softmax_bw", f"X:y G:dy Z:{SUMS} Y:dx", f"y dy {SUMS} -> dx", _taken_off),
+        ]
+
+
+_FORWARD, _BACKWARD = _Forward(), _Backward()
 
 PRIMITIVE = LayerPrimitive(
     name="log_softmax",

@@ -127,15 +127,15 @@ def _low_rank_steps() -> dict[str, list[Step]]:
 
 
 _FROZEN = (
-    Step.of("FW_Q", "x wq bq? wq_up? hq? -> q", reference.projection("q"), Projection()),
-    Step.of("FW_K", "x wk bk? wk_up? hk? -> k", reference.projection("k"), Projection()),
-    Step.of("FW_V", "x wv bv? wv_up? hv? -> v", reference.projection("v"), Projection()),
+    Step.of("FW_Q", "x wq bq? wq_up? hq? -> q", reference.projected, Projection()),
+    Step.of("FW_K", "x wk bk? wk_up? hk? -> k", reference.projected, Projection()),
+    Step.of("FW_V", "x wv bv? wv_up? hv? -> v", reference.projected, Projection()),
     Step.of("FW_SCORES", "q k -> s", reference.scores, HeadScores("q", "k", "s", scaled=True)),
     Step.of("FW_SOFTMAX", "s -> p", reference.probabilities, Probabilities()),
     Step.of("FW_CONTEXT", "v p -> map", reference.context, HeadSum("v", "p", "map", "keys")),
-    Step.of("FW", "map wo bo? wo_up? ho? -> y", reference.output, OutputProjection()),
-    Step.of("WG_O", "dy map -> dwo dbo?", reference.output_weight, OutputWeightGradient()),
-    Step.of("IG_CONTEXT", "dy wo wo_down? dho? -> dmap", reference.output_gradient, OutputGradient()),
+    Step.of("FW", "map wo bo? wo_up? ho? -> y", reference.projected, OutputProjection()),
+    Step.of("WG_O", "dy map -> dwo dbo?", reference.product, OutputWeightGradient()),
+    Step.of("IG_CONTEXT", "dy wo wo_down? dho? -> dmap", reference.projected, OutputGradient()),
     Step.of("IG_V", "dmap p -> dv", reference.values_gradient, HeadSum("dmap", "p", "dv", "queries")),
     Step.of(
         "IG_SOFTMAX",
@@ -146,9 +146,9 @@ _FROZEN = (
     Step.of("IG_SCORES", "p dp -> ds", reference.scores_gradient, ProbabilityGradient()),
     Step.of("IG_Q", "k ds -> dq", reference.queries_gradient, HeadSum("k", "ds", "dq", "keys")),
     Step.of("IG_K", "q ds -> dk", reference.keys_gradient, HeadSum("q", "ds", "dk", "queries")),
-    Step.of("WG_Q", "dq x -> dwq dbq?", reference.projection_weight("q"), ProjectionWeightGradient()),
-    Step.of("WG_K", "dk x -> dwk", reference.projection_weight("k"), ProjectionWeightGradient()),
-    Step.of("WG_V", "dv x -> dwv dbv?", reference.projection_weight("v"), ProjectionWeightGradient()),
+    Step.of("WG_Q", "dq x -> dwq dbq?", reference.product, ProjectionWeightGradient()),
+    Step.of("WG_K", "dk x -> dwk", reference.product, ProjectionWeightGradient()),
+    Step.of("WG_V", "dv x -> dwv dbv?", reference.product, ProjectionWeightGradient()),
     Step.of(
         "IG",
         "dq dk dv wq wk wv wq_down? dhq? wk_down? dhk? wv_down? dhv? -> dx",

@@ -17,10 +17,6 @@ def _heads(op: Op, array: Array) -> Array:
     return array.reshape(len(array), op.attributes["heads"], -1, array.shape[2])
 
 
-def _merged(array: Array) -> Array:
-    return array.reshape(len(array), -1, array.shape[3])
-
-
 def _columns(role: str, values: Values) -> Array:
     """A sequence as [n, features, L]; x and y are stored [n, L, features]."""
     return values[role].swapaxes(1, 2) if role in ("x", "dy") else values[role]
@@ -50,26 +46,48 @@ def inner(op: Op, values: Values) -> Values:
 
 
 def product(op: Op, values: Values) -> Values:
-    """The gradient of a matrix of an adapter: the sum of gradient · inputᵀ over samples and tokens."""
+    """The gradient of a matrix, the sum of gradient · inputᵀ over samples and tokens, and of its bias."""
     left, right = (_columns(role, values) for role in op.reads)
-    return {op.writes[0]: np.einsum("nal,nbl->ab", left, right, optimize=True)}
+    return {
+        op.writes[0]: np.einsum("nal,nbl->ab", left, right, optimize=True),
+        op.writes[-1].replace("dw", "db"): left.sum(axis=(0, 2)),
+    }
 
 
-def projection(name: str) -> Reference:
-    """One of q, k, v = W · xᵀ + b."""
+def projected(op: Op, values: Values) -> Values:
+    """A matrix times a sequence, with its bias and what an adapter adds: q, k, v, y, dmap = Woᵀ · dy."""
+    (source, weight, *more), (target,) = op.reads, op.writes
+    matrix, sequence = values[weight], _columns(source, values)
+    matrix = matrix.T if source == "dy" else matrix
+    made = np.einsum("fe,nel->nfl", matrix, sequence, optimize=True) + _low_rank(op, values)
+    if more and more[0] == f"b{weight[1:]}":
+        made = made + values[more[0]][:, None]
+    return {target: made.swapaxes(1, 2) if target == "y" else made}
+
+
+def _of_heads(equation: str, *, scaled: bool = False) -> Reference:
+    """A product of what two roles have of each head, over the root of the head's size if `scaled`."""
 
     def reference(op: Op, values: Values) -> Values:
-        result = np.einsum("fe,nle->nfl", values[f"w{name}"], values["x"], optimize=True)
-        result = result + _low_rank(op, values)
-        return {name: result + values[f"b{name}"][:, None] if f"b{name}" in values else result}
+        arrays = (values[role] if values[role].ndim == 4 else _heads(op, values[role]) for role in op.reads)
+        made = np.einsum(equation, *arrays, optimize=True)
+        if scaled:
+            made = made / _root(op, made)
+        return {op.writes[0]: made if equation.endswith("qk") else made.reshape(len(made), -1, made.shape[3])}
 
     return reference
 
 
-def scores(op: Op, values: Values) -> Values:
-    """s = qᵀk / sqrt(H)."""
-    q, k = (_heads(op, values[name]) for name in "qk")
-    return {"s": np.einsum("nhaq,nhak->nhqk", q, k, optimize=True) / np.sqrt(q.shape[2]).astype(q.dtype)}
+scores = _of_heads("nhaq,nhak->nhqk", scaled=True)
+context = queries_gradient = _of_heads("nhak,nhqk->nhaq")
+values_gradient = keys_gradient = _of_heads("nhaq,nhqk->nhak")
+probabilities_gradient = _of_heads("nhaq,nhak->nhqk")
+
+
+def _root(op: Op, like: Array) -> Array:
+    """Of the size of a head."""
+    root: Array = np.sqrt(op.attributes["features"] // op.attributes["heads"]).astype(like.dtype)
+    return root
 
 
 def probabilities(op: Op, values: Values) -> Values:
@@ -79,72 +97,10 @@ def probabilities(op: Op, values: Values) -> Values:
     return {"p": weights / weights.sum(axis=-1, keepdims=True)}
 
 
-def context(op: Op, values: Values) -> Values:
-    """map = v weighted by p."""
-    v = _heads(op, values["v"])
-    return {"map": _merged(np.einsum("nhak,nhqk->nhaq", v, values["p"], optimize=True))}
-
-
-def output(op: Op, values: Values) -> Values:
-    """y = Wo · map + bo."""
-    y = np.einsum("ef,nfl->nel", values["wo"], values["map"], optimize=True) + _low_rank(op, values)
-    y = y.swapaxes(1, 2)
-    return {"y": y + values["bo"] if "bo" in values else y}
-
-
-def output_gradient(op: Op, values: Values) -> Values:
-    """dmap = Woᵀ · dy."""
-    gradient = np.einsum("ef,nle->nfl", values["wo"], values["dy"], optimize=True)
-    return {"dmap": gradient + _low_rank(op, values)}
-
-
-def output_weight(op: Op, values: Values) -> Values:
-    """dwo and dbo."""
-    dy = values["dy"]
-    return {"dwo": np.einsum("nle,nfl->ef", dy, values["map"], optimize=True), "dbo": dy.sum(axis=(0, 1))}
-
-
-def values_gradient(op: Op, values: Values) -> Values:
-    """dv from dmap and p."""
-    dmap = _heads(op, values["dmap"])
-    return {"dv": _merged(np.einsum("nhaq,nhqk->nhak", dmap, values["p"], optimize=True))}
-
-
-def probabilities_gradient(op: Op, values: Values) -> Values:
-    """dp from dmap and v."""
-    dmap, v = (_heads(op, values[name]) for name in ("dmap", "v"))
-    return {"dp": np.einsum("nhaq,nhak->nhqk", dmap, v, optimize=True)}
-
-
 def scores_gradient(op: Op, values: Values) -> Values:
     """Gradient of qᵀk from dp: through the softmax and the scale."""
     p, dp = values["p"], values["dp"]
-    size = op.attributes["features"] // op.attributes["heads"]
-    ds = p * (dp - np.sum(dp * p, axis=-1, keepdims=True))
-    return {"ds": ds / np.sqrt(size).astype(p.dtype)}
-
-
-def queries_gradient(op: Op, values: Values) -> Values:
-    """dq from ds and k."""
-    return {"dq": _merged(np.einsum("nhqk,nhak->nhaq", values["ds"], _heads(op, values["k"]), optimize=True))}
-
-
-def keys_gradient(op: Op, values: Values) -> Values:
-    """dk from ds and q."""
-    return {"dk": _merged(np.einsum("nhqk,nhaq->nhak", values["ds"], _heads(op, values["q"]), optimize=True))}
-
-
-def projection_weight(name: str) -> Reference:
-    """Gradients of W and b of one of q, k, v."""
-
-    def reference(op: Op, values: Values) -> Values:
-        gradient = values[f"d{name}"]
-        return {
-            f"dw{name}": np.einsum("nfl,nle->fe", gradient, values["x"], optimize=True),
-            f"db{name}": gradient.sum(axis=(0, 2)),
-        }
-
-    return reference
+    return {"ds": p * (dp - np.sum(dp * p, axis=-1, keepdims=True)) / _root(op, p)}
 
 
 def input_gradient(op: Op, values: Values) -> Values:

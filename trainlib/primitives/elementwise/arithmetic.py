@@ -17,7 +17,7 @@ from configs.dtypes import INT32
 from configs.model_file import LayerSchema
 from trainlib.primitives.definition import DrawnInput, Example, LayerPrimitive
 from trainlib.primitives.elementwise import functions as fn
-from trainlib.primitives.elementwise.entry import WIDE, Elementwise, OfMask, elementwise
+from trainlib.primitives.elementwise.entry import WIDE, Elementwise, elementwise
 from trainlib.primitives.formulas import Formula
 from trainlib.primitives.lowering.calls import VECTOR_ADD
 
@@ -217,12 +217,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             ),
             nests=("clip_fw", "clip_bw"),
             own_slope=True,
-            of_mask=OfMask(  # the output does not say whether x was at a bound or beyond it
-                mask=lambda x, low=None, high=None, slope_at_bounds=True: np.where(
-                    fn.inside(x, low, high, slope_at_bounds), 1, 0
-                ),
-                nest="clip_fw_mask",
-            ),
         ),
         options=Bounds,
         examples=(
@@ -235,12 +229,10 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
     elementwise(
         "hard_sigmoid",
         Elementwise(
-            y=lambda x, alpha, beta: np.clip(alpha * x + beta, 0, 1),
-            dx=lambda x, dy, alpha, beta: np.where(
-                (alpha * x + beta > 0) & (alpha * x + beta < 1), alpha * dy, 0
-            ),
+            z=lambda x, alpha, beta: alpha * x + beta,
+            y=lambda z: np.clip(z, 0, 1),
+            dx=lambda z, dy, alpha: np.where((z > 0) & (z < 1), alpha * dy, 0),
             nests=("hard_sigmoid_fw", "hard_sigmoid_bw"),
-            of_y=lambda y, dy, alpha: np.where((y > 0) & (y < 1), alpha * dy, 0),
         ),
         options=Line,
         examples=(
@@ -267,10 +259,10 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             dx=lambda x, dy, alpha: dy * np.where(x > 0, 1, alpha * np.exp(np.minimum(x, 0))),
             nests=("exponential", "exponential_product"),
             own_slope=True,  # at 0 it is alpha
-            of_y=(  # as PyTorch in place: y + alpha is alpha * e^x, to a rounding of alpha
-                lambda y, dy, alpha: np.where(y > 0, dy, (y + alpha) * dy)
+            more=(  # as PyTorch in place: y + alpha is alpha * e^x, to a rounding of alpha
+                lambda y, dy, alpha: np.where(y > 0, dy, (y + alpha) * dy),
+                "elu_from_y_bw",
             ),
-            of_y_nest="elu_from_y_bw",
         ),
         options=EluSlope,
         examples=(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from configs.errors import ShapeError
 from configs.model_file import LAYER_KEYS, LayerSchema
 from configs.values import replace
 from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import Array
 from trainlib.primitives.definition import (
     AS_PUBLISHED,
     AsPublished,
@@ -32,6 +34,7 @@ from trainlib.primitives.formulas import (
     in_float64,
     parameters,
     roles_of,
+    through,
     wide,
 )
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop
@@ -48,21 +51,6 @@ WIDE = (
 
 
 @dataclass(frozen=True, slots=True)
-class OfMask:
-    """A mask of bytes that the loop `nest` of FW makes as well: 1 where the slope is 1, 0 where it is 0."""
-
-    mask: Formula
-    nest: str
-
-
-_DX_OF_MASK: dict[str, Any] = {
-    "dx": lambda dy, mask: np.where(mask > 0, dy, 0),
-    "nests": ("", "masked_bw"),
-}
-"""What backward computes from such a mask, for all layers that have one."""
-
-
-@dataclass(frozen=True, slots=True)
 class Elementwise:
     """The mathematics of a layer, as formulas of roles and options (`trainlib.primitives.formulas`).
 
@@ -73,8 +61,8 @@ class Elementwise:
     The untiled reference are the formulas in float64, but of a gradient that reads an input: that is the
     derivative of `y` (`trainlib.primitives.derivative`), so that `dx` is held against `y`; with `own_slope`,
     which differs from it at a kink, it is `dx` as well.
-    `of_y` is a `dx` that reads ``y`` in place of ``x``, by the loop of `dx`, with the same bits as result in
-    every format; or by the nest `of_y_nest`, with the bits of another formula.
+    What else a `dx` of ``x`` can be computed from, the formulas say (`_read_off`); `more` is a formula with
+    other bits, and its nest. `z` is what y and dx read of x, where that is not x itself.
     """
 
     y: Formula
@@ -83,9 +71,8 @@ class Elementwise:
     dx1: Formula | None = None
     dx2: Formula | None = None
     own_slope: bool = False
-    of_y: Formula | None = None
-    of_y_nest: str | None = None
-    of_mask: OfMask | None = None
+    more: tuple[Formula, str] | None = None
+    z: Formula | None = None
 
     @property
     def gradients(self) -> dict[str, Formula]:
@@ -113,41 +100,39 @@ def elementwise(
     has none.
     """
     by_form = {"": forms} if isinstance(forms, Elementwise) else dict(forms)
+    read_off = _read_off(forms, options, examples) if isinstance(forms, Elementwise) else {}
+    by_form = {form: _of_x(item) for form, item in by_form.items()}
     keys = set(options.model_fields) - set(LAYER_KEYS)
     one = next(iter(by_form.values()))
     reads = roles_of(one.y, keys)
     inputs = sum(role.startswith("x") for role in reads)
 
-    truths = {form: _truth(item, keys) for form, item in by_form.items()}
+    def step(name: str, writes: tuple[str, ...], forms: Mapping[str, Elementwise], *, over: bool) -> Step:
+        loops = (_forward if name == "FW" else _backward)(forms, keys)
+        truths = {form: _truth(item, keys) for form, item in forms.items()}
 
-    def lowered(loops: Mapping[str, tuple[VectorLoop, ...]]) -> ElementwiseLowering:
-        return ElementwiseLowering(lambda op: loops[op.attributes.get("form", "")], takes_over=takes_over)
+        def reference(op: Op, values: Values) -> Values:
+            exact, truth = wide(values), truths[op.attributes.get("form", "")]
+            return {role: truth[role](op, exact) for role in op.writes}
 
-    def reference(op: Op, values: Values) -> Values:
-        exact, truth = wide(values), truths[op.attributes.get("form", "")]
-        return {role: truth[role](op, exact) for role in op.writes}
+        lowering = ElementwiseLowering(lambda op: loops[op.attributes.get("form", "")], takes_over=over)
+        read = dict.fromkeys(role for loop in loops[next(iter(forms))] for role in loop.reads)
+        return Step(name, tuple(read), writes, reference, lowering, formula=True)
 
-    steps = [Step("FW", reads, ("y",), reference, lowered(_forward(by_form, keys)), formula=True)]
+    steps = [step("FW", ("y",), by_form, over=takes_over)]
     if one.dx is not None:
-        read = dict.fromkeys(role for formula in one.gradients.values() for role in roles_of(formula, keys))
-        writes = ("dx*",) if inputs > 1 else ("dx",)
-        others: list[Elementwise] = []
-        if one.of_y is not None:
-            nests = ("", one.of_y_nest or one.nests[1])
-            others.append(replace(one, dx=one.of_y, nests=nests))
-        if one.of_mask is not None:
-            others.append(replace(one, **_DX_OF_MASK))
-            steps[0] = replace(steps[0], others=(_with_mask(one, one.of_mask, keys, takes_over),))
-        more = tuple(_backward_step(item, keys, takes_over) for item in others)
-        loops = lowered(_backward(by_form, keys))
-        steps.append(Step("IG", tuple(read), writes, reference, loops, others=more, formula=True))
+        if "mask" in read_off:
+            steps[0] = replace(steps[0], others=(_with_mask(one, keys, takes_over),))
+        others = [{"": replace(one, dx=dx, nests=("", nest))} for dx, nest in read_off.values()]
+        more = tuple(step("IG", ("dx",), item, over=takes_over) for item in others)
+        backward = step("IG", ("dx*",) if inputs > 1 else ("dx",), by_form, over=takes_over)
+        steps.append(replace(backward, others=more))
 
     published_steps: tuple[Step, ...] = ()
     if published is not None:
-        steps[0] = replace(
-            steps[0], variants={AS_PUBLISHED: Variant(lowered(_forward({"": published}, keys)))}
-        )
-        published_steps = (_backward_step(published, keys),)
+        as_published = step("FW", ("y",), {"": published}, over=takes_over)
+        steps[0] = replace(steps[0], variants={AS_PUBLISHED: Variant(as_published.lowering)})
+        published_steps = (step("IG", tuple(published.gradients), {"": published}, over=False),)
 
     return LayerPrimitive(
         name=name,
@@ -160,6 +145,61 @@ def elementwise(
         published=AsPublished(published_steps) if published is not None else None,
         layouts=None,
     )
+
+
+def _of_x(item: Elementwise) -> Elementwise:
+    """The entry with ``x`` in place of ``z``."""
+    if item.z is None or item.dx is None:
+        return item
+    return replace(item, y=through(item.y, "z", item.z), dx=through(item.dx, "z", item.z))
+
+
+_POINTS = np.array(
+    [*np.linspace(-8, 8, 129), *(sign * 10.0**size for sign in (1, -1) for size in range(-45, 39, 3))]
+)
+"""Numbers of all sizes; none and infinity are added."""
+
+
+@np.errstate(all="ignore")
+def _read_off(
+    item: Elementwise, options: type[LayerSchema], examples: Sequence[Example]
+) -> dict[str, tuple[Formula, str]]:
+    """What beside ``x`` the gradient can be computed from: role -> formula and nest.
+
+    From ``y`` where the formula of dx has the same fp32 results if it reads y as if it were x (or z). From a
+    mask where the slope is 0 or 1. Seen on numbers of all sizes, those that options are and those beside
+    them, with the options of all examples. (In 16 bit a y may be rounded to where a slope changes.)
+    """
+    of_x, role = _of_x(item), "x" if item.z is None else "z"
+    if item.dx is None or of_x.dx is None or role not in parameters(item.dx) or item.dx1 is not None:
+        return {}
+    of_y = through(item.dx, role, lambda y: y)
+    from_y = from_mask = True
+    for example in examples:
+        given: dict[str, Any] = {key: field.default for key, field in options.model_fields.items()}
+        given |= example.attributes
+        kinks = [value for value in given.values() if isinstance(value, float)]
+        x = np.array([*_POINTS, *kinks, np.inf, -np.inf, np.nan], np.float32)
+        x = np.concatenate([x, *(np.nextafter(x, np.float32(bound)) for bound in (-np.inf, np.inf))])
+        given |= {"x": x, "dy": np.linspace(-2, 3, x.size, dtype=np.float32)}
+        given["y"] = _result(of_x.y, given)
+        given["mask"] = _result(of_x.dx, {**given, "dy": np.float32(1)})
+        dx, dx_of_y, dx_of_mask = (_result(formula, given) for formula in (of_x.dx, of_y, _of_mask))
+        from_y &= np.array_equal(dx, dx_of_y, equal_nan=True)
+        from_mask &= np.array_equal(dx, dx_of_mask) and set(given["mask"]) <= {0, 1}
+    found = {"y": item.more or (of_y, item.nests[1])} if from_y or item.more else {}
+    return {**found, "mask": (_of_mask, "masked_bw")} if from_mask else found
+
+
+def _result(formula: Formula, given: Mapping[str, Any]) -> Array:
+    """Of a formula in fp32."""
+    result = formula(**{name: given[name] for name in parameters(formula) if name in given})
+    return np.asarray(result, np.float32)
+
+
+def _of_mask(dy: Array, mask: Array) -> Array:
+    """The gradient from a mask of bytes, 1 where the slope is 1 and 0 where it is 0."""
+    return np.where(mask > 0, dy, 0)
 
 
 def _same_shape(name: str) -> Plan:
@@ -191,27 +231,15 @@ def _backward(forms: Mapping[str, Elementwise], keys: set[str]) -> dict[str, tup
     }
 
 
-def _backward_step(item: Elementwise, keys: set[str], takes_over: bool = False) -> Step:
-    """IG of one form alone."""
-    truth, loops = _truth(item, keys), _backward({"": item}, keys)[""]
-    return Step(
-        "IG",
-        tuple(dict.fromkeys(role for loop in loops for role in loop.reads)),
-        tuple(item.gradients),
-        lambda op, values: {role: truth[role](op, wide(values)) for role in op.writes},
-        ElementwiseLowering(lambda op: loops, takes_over=takes_over),
-        formula=True,
-    )
-
-
-def _with_mask(item: Elementwise, made: OfMask, keys: set[str], takes_over: bool) -> Step:
-    """FW that leaves a mask."""
-    reads, y, mask = roles_of(item.y, keys), by_name(item.y), by_name(made.mask)
+def _with_mask(item: Elementwise, keys: set[str], takes_over: bool) -> Step:
+    """FW that leaves a mask: the slope, which is 0 or 1."""
+    assert item.dx is not None
+    reads, y, mask = roles_of(item.y, keys), by_name(item.y), by_name(partial(item.dx, dy=1))
 
     def compute(op: Op, values: Values) -> Values:
         return {"y": y(op, values), "mask": mask(op, values)}
 
-    loop = VectorLoop(made.nest, (*reads, "y", "mask"), reads, ("y", "mask"), compute)
+    loop = VectorLoop(f"{item.nests[0]}_mask", (*reads, "y", "mask"), reads, ("y", "mask"), compute)
     lowering = ElementwiseLowering(lambda op: (loop,), takes_over=takes_over)
     return Step("FW", reads, ("y", "mask"), in_float64(compute), lowering, formula=True)
 

@@ -8,20 +8,18 @@ deviation that ViT uses (Dosovitskiy et al. 2021: 0.02).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from configs.model_file import LayerSchema
-from configs.values import replace
 from trainlib.ir.graph import Initial, Op, Tensor
-from trainlib.ir.steps import Tensors, part
+from trainlib.ir.steps import Tensors
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Parameter, Step, Values
-from trainlib.primitives.lowering.axes import LEADING, Area, Axes, LeadingBoxes
+from trainlib.primitives.lowering.axes import LEADING, Axes, Form, LeadingBoxes
 from trainlib.primitives.lowering.boxes import CUT_DIMENSIONS, rows_of
 from trainlib.primitives.lowering.calls import BATCH, VECTOR_ADD
-from trainlib.primitives.lowering.pieces import Piece, TileBuilder
+from trainlib.primitives.lowering.forks import Fork, column_sum, copying
 
 START = Initial("normal", 0.02)
 
@@ -39,17 +37,13 @@ class PositionForward(LeadingBoxes):
         axes = LEADING[: len(tensors[op["y"]].shape)]
         return axes[1:] if role == "w" else axes
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
+    def kernels(self, form: Form) -> Sequence[Fork]:
         """A fork for each sample."""
-        w = replace(area.piece("w"), dtype=build.dtype)
-        for sample in area.samples:
-            y = replace(area.piece("y", sample), dtype=build.dtype)
-            if "x" in area.op:
-                x = replace(y, name=part("x", sample))
-                arrays = {"X": x, "G": w, "Y": y}
-                build.run(VECTOR_ADD, arrays, (x, w), (y,), np.add, elements=prod(w.shape), repeated=0)
-            else:
-                build.copy(w, y)
+        sizes = {"elements": form.axes("w")}
+        if "x" not in form.op:
+            return (copying("w", "y", sizes, each=True),)
+        flags = {"repeated": 0}
+        return (Fork(VECTOR_ADD, "X:x G:w Y:y", "x w -> y", np.add, sizes, each=True, flags=flags),)
 
 
 class PositionGradient(LeadingBoxes):
@@ -66,10 +60,9 @@ class PositionGradient(LeadingBoxes):
         """The first two dimensions of dw."""
         return dict(zip(LEADING[1:], tensors[op["dw"]].shape[:CUT_DIMENSIONS], strict=False))
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
+    def kernels(self, form: Form) -> Sequence[Fork]:
         """One fork."""
-        target = area.piece("dw")
-        build.column_sum(Piece("dy", (len(area.samples), prod(target.shape))), target)
+        return (column_sum("dy", "dw", (BATCH,), form.axes("dw")),)
 
 
 def _reference(op: Op, values: Values) -> Values:

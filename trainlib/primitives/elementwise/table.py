@@ -24,7 +24,7 @@ from trainlib.primitives.definition import (
     Share,
 )
 from trainlib.primitives.elementwise import functions as fn
-from trainlib.primitives.elementwise.entry import WIDE, Elementwise, OfMask, elementwise
+from trainlib.primitives.elementwise.entry import WIDE, Elementwise, elementwise
 from trainlib.primitives.lowering.calls import BROADCAST_ADD, VECTOR_ADD
 
 
@@ -97,11 +97,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             y=lambda x: np.where(x > 0, x, 0),
             dx=lambda x, dy: np.where(x > 0, dy, 0),
             nests=("relu_fw", "relu_bw"),
-            of_y=lambda y, dy: np.where(y > 0, dy, 0),
-            of_mask=OfMask(
-                mask=lambda x: np.where(x > 0, 1, 0),
-                nest="relu_fw_mask",
-            ),
         ),
         examples=(
             Example(inputs=((7,),)),
@@ -117,9 +112,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             dx=lambda x, dy, slope: np.where(x > 0, dy, slope * dy),
             # With a slope below 1 the larger of the two branches is the right one.
             nests=("leakyrelu_fw", "leakyrelu_bw"),
-            of_y=(  # y is positive where x is, also where slope * x is rounded to 0
-                lambda y, dy, slope: np.where(y > 0, dy, slope * dy)
-            ),
         ),
         options=LeakySlope,
         examples=(

@@ -28,19 +28,18 @@ class BerhuLimit(LossSchema):
 def berhu_terms(y: Array, label: Array, alpha: float) -> Any:
     """|e| up to c = alpha · max |e|, (e² + c²) / 2c beyond."""
     size = np.abs(y - label)
-    limit = alpha * np.max(constant(size))
+    limit = alpha * constant(size).max()
     with np.errstate(invalid="ignore"):
         return np.where(size > limit, np.square(size) / (2 * limit) + limit / 2, size)
 
 
-def berhu_slopes(y: Array, label: Array, alpha: float) -> Array:
+def berhu_slopes(y: Array, label: Array, alpha: float) -> Any:
     """sign(e) up to c, which is taken as constant, e / c beyond."""
     error = y - label
-    limit = alpha * np.abs(error).max()
-    slope: Array = np.sign(error)
-    beyond = np.abs(error) > limit
-    slope[beyond] = error[beyond] / limit
-    return slope
+    size = np.abs(error)
+    limit = alpha * size.max()
+    with np.errstate(invalid="ignore"):
+        return np.where(size > limit, error / limit, np.sign(error))
 
 
 class HuberLimit(LossSchema):

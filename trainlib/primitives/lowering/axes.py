@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cache, partial
+from functools import cache, cached_property
 from math import prod
+from typing import Protocol
 
 from configs.dtypes import DType
 from trainlib.ir.access import Index
@@ -16,6 +17,7 @@ from trainlib.ir.steps import (
     Operand,
     Ranges,
     Region,
+    Scratch,
     StepLowering,
     Tensors,
     TileTask,
@@ -39,6 +41,17 @@ LEADING = (BATCH, *(f"d{number}" for number in range(16)))
 MOST_FORMS = 64
 """Ops of which the form is kept."""
 
+Groups = tuple[Axes, ...]
+"""Dimensions of a scratch buffer, each the product of some."""
+
+
+class Kernel(Protocol):
+    """One or several calls of every tile, as data."""
+
+    def run(self, area: Area, build: TileBuilder) -> None:
+        """Those of a tile."""
+
+
 _FORMS: dict[tuple[int, int, int], Form] = {}
 
 
@@ -52,7 +65,22 @@ class Form:
         self.maps = lowering.maps(op, tensors)
         self.inexact = [index for index in self.maps.values() if not index.is_exact(self.sizes)]
         """Maps without an element for each iteration."""
-        self.axes: Callable[[str], Axes] = cache(partial(lowering.axes_of, op, tensors))
+        self.axes: Callable[[str], Axes] = cache(self._axes_of)
+
+    @cached_property
+    def scratch(self) -> Mapping[str, Groups]:
+        """Buffers of a tile beside the boxes."""
+        return self.lowering.scratch(self)
+
+    @cached_property
+    def kernels(self) -> Sequence[Kernel]:
+        """What computes a tile."""
+        return self.lowering.kernels(self)
+
+    def _axes_of(self, name: str) -> Axes:
+        if name in self.op.roles:
+            return self.lowering.axes_of(self.op, self.tensors, name)
+        return tuple(axis for group in self.scratch[name] for axis in group)
 
 
 class Area:
@@ -82,8 +110,10 @@ class Area:
         return tuple([self.extents[axis] for axis in self.axes(role)])
 
     def sizes(self, role: str) -> Shape:
-        """The shape of the box of a tensor."""
-        return sizes_of(self.region(role))
+        """The shape of the box of a tensor, or of a scratch buffer."""
+        if role in self.op.roles:
+            return sizes_of(self.region(role))
+        return tuple(prod(self.shape(*group)) for group in self.form.scratch[role])
 
     def dtype_of(self, role: str) -> DType:
         """That of a tensor."""
@@ -114,6 +144,8 @@ class AxesLowering(StepLowering):
     """Whether calls see more than shapes, and which dimensions a tile begins: where it lies."""
     roles: Mapping[str, Axes] = {}
     """Dimensions of tensors."""
+    of_scratch: DType | None = None
+    """Format of scratch buffers; None for that of the result."""
 
     def axes(self, role: str) -> Axes:
         """Dimensions of a tensor that depend on its role alone."""
@@ -146,9 +178,20 @@ class AxesLowering(StepLowering):
         """What it loads and what it writes: of each tensor what the tile covers."""
         return [area.box(role) for role in self.loaded(area)], [area.box(role) for role in self.stored(area)]
 
+    def scratch(self, form: Form) -> Mapping[str, Groups]:
+        """Buffers of a tile beside the boxes."""
+        return {}
+
+    def kernels(self, form: Form) -> Sequence[Kernel]:
+        """What computes a tile, in order."""
+        return ()
+
     def compute(self, area: Area, build: TileBuilder) -> None:
         """The calls of a tile."""
-        raise NotImplementedError
+        dtype = self.of_scratch or build.dtype
+        build.scratch += [Scratch(name, area.sizes(name), dtype) for name in area.form.scratch]
+        for kernel in area.form.kernels:
+            kernel.run(area, build)
 
     def _sizes(self, op: Op, tensors: Tensors, names: Axes) -> dict[str, int]:
         """Of these dimensions, without a batch of 1."""

@@ -57,6 +57,7 @@ def matmul_call(
     n, k = (1, *a.shape)[-2:]
     m = prod(c.shape) // n
     order = sum_order(choice.kernel, n=n, k=k, m=m, trans_b=trans_b, cores=choice.cores)
+    sums = choice.accumulation
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
         return catalogue.matmul_work(
@@ -76,12 +77,10 @@ def matmul_call(
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         left, right = arrays
         right = right.reshape(m, k).T if trans_b else right.reshape(k, m)
-        product = matmul(
-            left.reshape(n, k), right, dtype=dtype, accumulation=choice.accumulation, order=order
-        )
+        product = matmul(left.reshape(n, k), right, dtype=dtype, accumulation=sums, order=order)
         return (product.reshape(c.shape),)
 
-    known = details_of_sums(choice.accumulation, dtype, order)
+    known = details_of_sums(sums, dtype, order)
     return piece_call(choice.kernel, (a, b), (c,), work, function, macs=n * k * m, details=known)
 
 

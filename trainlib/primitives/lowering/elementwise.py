@@ -169,8 +169,15 @@ def _loop_call(
         results = loop.compute(op, dict(zip(reads, values, strict=True)))
         return tuple(_single(results[role]) for role in writes)
 
-    details = {"loop": loop, "reads": reads, "writes": writes, "numbers": numbers}
+    form = update_name(op, loop.nest) if op.step == "UPD" else ""
+    details = {"loop": loop, "reads": reads, "writes": writes, "numbers": numbers, "form": form}
     return vector_call(choice, loop.nest, elements, vectors, reads, writes, function, details=details)
+
+
+def update_name(op: Op, nest: str) -> str:
+    """The C of an update: its optimizer, and what its nest says beside that."""
+    words = op.primitive.split("_")
+    return "_".join((*words, *(word for word in nest.split("_")[1:] if word not in words)))
 
 
 def _single(array: Array) -> Array:

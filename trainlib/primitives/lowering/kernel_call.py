@@ -20,6 +20,7 @@ from trainlib.ir.steps import Array, Function, KernelCall, KernelChoice
 from trainlib.kernels.library import FP32_BYTES, LIBRARY
 from trainlib.kernels.team import Array as Placed
 from trainlib.kernels.team import team_work
+from trainlib.primitives.lowering.row_loop import RowLoop
 
 
 class Piece(Struct, frozen=True):
@@ -86,13 +87,14 @@ def kernel_call(
     """A call of the nest `nest`.yaml of the codegen, any of its own files included.
 
     `sizes` are those the nest names, `arrays` what it touches by the names in the file; it is the form of the
-    nest for the narrowest numbers among them. `function` maps the arrays of `reads` to those of `writes`. A
-    name stands for a whole buffer or part: a vector to the nest. Without `fork` the master core is alone.
+    nest for the narrowest numbers among them, or its `form_of`. `function` maps the arrays of `reads` to
+    those of `writes`. A name stands for a whole buffer or part: a vector to the nest. Without `fork` the
+    master core is alone.
     """
 
     dtypes = [(piece.dtype if isinstance(piece, Piece) else None) or dtype for piece in arrays.values()]
 
-    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
+    def work(cores: int, addresses: Mapping[str, int], form: str = form_of(nest, details)) -> TeamWork:
         indices = LIBRARY.header(choice.codegen, nest).arrays
         placed = {
             name: (Piece(piece) if isinstance(piece, str) else piece).placed(
@@ -108,10 +110,20 @@ def kernel_call(
             cores if fork else 1,
             macs=macs,
             element_bytes=_data_bytes(dtypes),
+            form=form,
         )
 
     described = {**details, "arrays": arrays}
     return piece_call(nest, reads, writes, work, function, macs=macs, fork=fork, details=described)
+
+
+def form_of(nest: str, details: Mapping[str, Any]) -> str:
+    """The name of the C that `deploy` writes for a row program or an update, of which a codegen may have a
+    nest; or ""."""
+    loop = details.get("rows")
+    if isinstance(loop, RowLoop):
+        return f"{details.get('source', nest)}{loop.mark}"
+    return str(details.get("form", ""))
 
 
 def _data_bytes(dtypes: Sequence[DType]) -> int:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -13,7 +14,7 @@ from configs.dtypes import DType
 from configs.values import replace
 from trainlib.ir.steps import Array, KernelCall, KernelChoice, Operand, Scratch, TileTask
 from trainlib.primitives.lowering.calls import matmul_call, transpose_call, vector_add_call
-from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+from trainlib.primitives.lowering.kernel_call import Piece, form_of, kernel_call
 from trainlib.primitives.lowering.row_loop import RowLoop
 
 __all__ = ["Piece", "TileBuilder"]
@@ -97,7 +98,11 @@ class TileBuilder:
 
         def knowing() -> KernelCall:
             (call,) = make()
-            return replace(call, details={**call.details, **details})
+            work: Any = call.work  # of `kernel_call`
+            known = {**call.details, **details}
+            if form := form_of(call.kernel, known):
+                work = partial(work, form=form)
+            return replace(call, work=work, details=known)
 
         self.call(knowing)
 

@@ -8,22 +8,20 @@ over more than one row: square sums of the rows of every gradient, one scale fro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-from math import prod, sqrt
+from collections.abc import Mapping, Sequence
+from math import sqrt
 from typing import Any
 
 import numpy as np
 
+from configs.dtypes import FP32
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import Array, Scratch, Tensors
-from trainlib.primitives.definition import InternalPrimitive, Step, Values
-from trainlib.primitives.formulas import in_float64, wide
-from trainlib.primitives.lowering.axes import LEADING, Area, Axes, AxesLowering
+from trainlib.ir.steps import Array, Tensors
+from trainlib.primitives.definition import InternalPrimitive, Shape, Step, Values
+from trainlib.primitives.formulas import in_float64
+from trainlib.primitives.lowering.axes import LEADING, ONE, Axes, Form, Groups
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop
-from trainlib.primitives.lowering.kernel_call import kernel_call
-from trainlib.primitives.lowering.pieces import Piece, TileBuilder
-from trainlib.primitives.lowering.row_loop import RowLoop
+from trainlib.primitives.lowering.forks import Fork, ForkLowering
 
 NORM_GUARD = 1e-6
 """Added to the norm before the division (torch.nn.utils.clip_grad_norm_)."""
@@ -50,18 +48,8 @@ VALUE = InternalPrimitive(
 )
 
 
-_SQUARES = RowLoop(
-    lambda dw: (dw * dw).sum(axis=1), "X", "Y", {"X": "r*elements + i", "Y": "r"}, rows=("rows",)
-)
-
-
-def _squares_reference(op: Op, values: Values) -> Values:
-    rows = wide(values)["dw"]
-    return {"squares": _SQUARES.formula(rows.reshape(len(rows), -1))}
-
-
-class _Squares(AxesLowering):
-    """Square sums of the rows of a gradient; rows may be cut."""
+class _Squares(ForkLowering):
+    """Square sums of the rows of a gradient, in fp32; rows may be cut."""
 
     kept = ("d0",)
 
@@ -69,16 +57,31 @@ class _Squares(AxesLowering):
         """Rows, and what they consist of."""
         return LEADING[1 : 1 + len(tensors[op[role]].shape)]
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
-        """One fork, in fp32."""
-        count, *row = area.sizes("dw")
-        matrix = Piece("dw", (count, prod(row)), 0, dtype=area.dtype_of("dw"))
-        arrays = {"X": matrix, "Y": Piece("squares", (count,))}
-        build.loop("square_sum", arrays, _SQUARES, rows=count, elements=prod(row))
+    def results(self, op: Op, values: Values) -> Mapping[str, Shape]:
+        """A number a row."""
+        return {"squares": values["dw"].shape[:1]}
 
+    def kernels(self, form: Form) -> Sequence[Fork]:
+        """One fork."""
+        row, *elements = form.axes("dw")
+        sizes = {"rows": (row,), "elements": tuple(elements)}
+        return (
+            Fork(
+                "square_sum",
+                "X:dw Y:squares",
+                "dw -> squares",
+                lambda x: (x * x).sum(axis=1),
+                sizes,
+                ("rows",),
+                ("elements",),
+            ),
+        )
+
+
+_SQUARES = _Squares()
 
 SQUARES = InternalPrimitive(
-    name="gradient_squares", step=Step.of("SQUARES", "dw -> squares", _squares_reference, _Squares())
+    name="gradient_squares", step=Step.of("SQUARES", "dw -> squares", _SQUARES.reference, _SQUARES)
 )
 
 
@@ -90,7 +93,7 @@ def _scale_reference(op: Op, values: Values) -> Values:
 
 def _added(squares: Array, before: Any = 0) -> Any:
     """The sum so far, of a row."""
-    return before + squares.sum(axis=1, dtype=np.float64)
+    return before + squares.sum(axis=-1, dtype=np.float64)
 
 
 def _scaled(squares: Array, before: Any = 0, *, limit: float) -> Any:
@@ -99,50 +102,39 @@ def _scaled(squares: Array, before: Any = 0, *, limit: float) -> Any:
     return np.minimum(limit / (norm.astype(np.float64) + NORM_GUARD), 1)
 
 
-class _Scale(AxesLowering):
+class _Scale(ForkLowering):
     """One number from the square sums of all gradients, on the master core; never cut."""
+
+    of_scratch = FP32
 
     def axes(self, role: str) -> Axes:
         """Everything is whole."""
-        return (f"of {role}",)
+        return (ONE,) if role == "scale" else (f"of {role}",)
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
+    def scratch(self, form: Form) -> Mapping[str, Groups]:
+        """The sum so far."""
+        return {_SUM: ((ONE,),)} if len(form.op.reads) > 1 else {}
+
+    def kernels(self, form: Form) -> Sequence[Fork]:
         """A running sum over the gradients; the last call makes the scale."""
-        op = area.op
-        if len(op.reads) > 1:
-            build.scratch.append(Scratch(_SUM, (1,)))
-        for number, role in enumerate(op.reads):
-            last, elements = number == len(op.reads) - 1, prod(area.sizes(role))
-            target = "scale" if last else _SUM
-            limits = {"limit": op.attributes["limit"]} if last else {}
-            loop = RowLoop(
-                _scaled if last else _added,
-                "XB" if number else "X",
-                "Y",
-                {"X": "i", "B": "0", "Y": "0"},
-                rows=("1",),
-                numbers=limits,
-                mark="_last" * last + "_first" * (not number),
-            )
+        *first, last = form.op.reads
+        made = [self._adding(form, role, _SUM, last=False) for role in first]
+        return [*made, self._adding(form, last, "scale", last=True)]
 
-            def function(arrays: Sequence[Array], loop: RowLoop = loop) -> tuple[Array, ...]:
-                made = loop.formula(arrays[0][None], *arrays[1:], **loop.numbers)
-                return (np.asarray(made, np.float32),)
-
-            build.call(
-                partial(
-                    kernel_call,
-                    build.choice,
-                    "clip_scale",
-                    {"elements": elements},
-                    {"X": role, "Y": target, "B": _SUM if number else target},
-                    (role, _SUM) if number else (role,),
-                    (target,),
-                    function,
-                    fork=False,
-                    details={"rows": loop},
-                )
-            )
+    def _adding(self, form: Form, role: str, target: str, *, last: bool) -> Fork:
+        before = _SUM if role != form.op.reads[0] else ""
+        return Fork(
+            "clip_scale",
+            f"B:{before or target} X:{role} Y:{target}",
+            f"{role} {before} -> {target}",
+            _scaled if last else _added,
+            {"elements": form.axes(role)},
+            ("1",),
+            ("elements",),
+            {"limit": form.op.attributes["limit"]} if last else {},
+            "_last" * last + "_first" * (not before),
+            alone=True,
+        )
 
 
 SCALE = InternalPrimitive(

@@ -49,10 +49,10 @@ def _shared(x: Array, y: Array, dy: Array, first_only: bool) -> Any:
     return np.where(chosen, dy / np.maximum(chosen.sum(axis=1, keepdims=True), 1).astype(dy.dtype), 0)
 
 
-_FORWARD = Reduction(lambda op: "reduce_max_fw", {"X": "x", "Y": "y"}, _picked)
+_FORWARD = Reduction(lambda op: "reduce_max_fw", "X:x Y:y", _picked)
 _BACKWARD = Reduction(
     lambda op: "reduce_max_bw_first" if op.attributes["first_only"] else "reduce_max_bw",
-    {"X": "x", "M": "y", "G": "dy", "Y": "dx"},
+    "X:x M:y G:dy Y:dx",
     _shared,
 )
 

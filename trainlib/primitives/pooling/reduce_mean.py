@@ -18,21 +18,21 @@ from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from configs.values import replace
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, Tensors
+from trainlib.ir.steps import Tensors
 from trainlib.primitives.definition import (
     DrawnInput,
     Example,
     LayerPlan,
     LayerPrimitive,
     NotNegative,
+    Shape,
     Step,
     Values,
 )
 from trainlib.primitives.formulas import Formula, options_of
-from trainlib.primitives.lowering.axes import LEADING, ONE, Area, Axes, AxesLowering
+from trainlib.primitives.lowering.axes import LEADING, ONE, Axes, Form
 from trainlib.primitives.lowering.boxes import leading_extents, sample_axis
-from trainlib.primitives.lowering.pieces import Piece, TileBuilder
-from trainlib.primitives.lowering.row_loop import RowLoop
+from trainlib.primitives.lowering.forks import Fork, ForkLowering
 
 
 class AxesSchema(LayerSchema):
@@ -73,33 +73,25 @@ def reduced_plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where:
     )
 
 
-class Reduction(AxesLowering):
+class Reduction(ForkLowering):
     """One fork between boxes of what is large (x, dx) and of what is kept of it (y, dy), which are tiled.
 
     `arrays` are the roles of the arrays of `nest(op)` in the order of op and formula, the result last.
     `formula` makes it, [outer, count, inner], of arrays of such shapes; what is kept has a count of 1.
     """
 
-    def __init__(self, nest: Callable[[Op], str], arrays: Mapping[str, str], formula: Formula) -> None:
+    def __init__(self, nest: Callable[[Op], str], arrays: str, formula: Formula) -> None:
         self.nest, self.arrays, self.formula = nest, arrays, formula
-        self.large = next(role for role in arrays.values() if role.endswith("x"))
+        *self.read, self.result = (item.partition(":")[2] for item in arrays.split())
+        self.large = next(role for role in (*self.read, self.result) if role.endswith("x"))
 
-    def reference(self, op: Op, values: Values) -> Values:
-        """The formula of whole tensors."""
-        (result,), (first, last) = op.writes, _reduced(op)
-        like, keeps, reduced = values[op.reads[0]].shape, op.attributes["keep_dims"], op.attributes["reduced"]
-        tail = like[last:] if keeps or op.reads[0].endswith("x") else like[first:]
-        middle = reduced if result.endswith("x") else (1,) * (last - first) * keeps
-        arrays = [values[role] for role in op.reads]
-        made = self._made(op, arrays, prod(like[:first]), prod(tail), prod(reduced))
-        return {result: made.reshape(*like[:first], *middle, *tail)}
-
-    def _made(self, op: Op, arrays: Sequence[Array], outer: int, inner: int, count: int) -> Array:
-        """The result of arrays in their own shapes."""
-        made = self.formula(
-            *(array.reshape(outer, -1, inner) for array in arrays), **options_of(self.formula, op)
-        )
-        return np.broadcast_to(made, (outer, count if op.writes[0].endswith("x") else 1, inner))
+    def results(self, op: Op, values: Values) -> Mapping[str, Shape]:
+        """By the reduced axes."""
+        shape, (first, last), keeps = values[self.read[0]].shape, _reduced(op), op.attributes["keep_dims"]
+        if self.result.endswith("x"):
+            tail = shape[last:] if keeps or self.read[0].endswith("x") else shape[first:]
+            return {self.result: (*shape[:first], *op.attributes["reduced"], *tail)}
+        return {self.result: (*shape[:first], *(1,) * (last - first) * keeps, *shape[last:])}
 
     def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
         """Without those that are reduced, or with one element of each, but of what is large."""
@@ -112,31 +104,24 @@ class Reduction(AxesLowering):
         shape, reduced = tensors[op[self.large]].shape, range(*_reduced(op))
         return leading_extents(shape, [axis - 1 for axis in range(1, len(shape)) if axis not in reduced])
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
-        """The boxes that belong together."""
-        op, shape, (first, last) = area.op, area.sizes(self.large), _reduced(area.op)
-        outer, count, inner = prod(shape[:first]), prod(shape[first:last]), prod(shape[last:])
-        written = area.sizes(op.writes[0])
-
-        def compute(*arrays: Array) -> Array:
-            return self._made(op, arrays, outer, inner, count).astype(np.float32).reshape(written)
-
-        pieces = {
-            name: Piece(role, (outer, count, inner) if role.endswith("x") else (outer, inner))
-            for name, role in self.arrays.items()
-        }
-        build.run(self.nest(op), pieces, op.reads, op.writes, compute, outer=outer, count=count, inner=inner)
-        # The larger of the kept dimensions goes over the cores, so that one core has all of a sum.
-        rows, p, i = (("inner", "outer"), "s", "r") if inner > outer else (("outer", "inner"), "r", "s")
-        large, kept = f"{p}*count*inner + i*inner + {i}", f"{p}*inner + {i}"
-        places = {name: large if role.endswith("x") else kept for name, role in self.arrays.items()}
-        (*reads, write), options = self.arrays, options_of(self.formula, op)
-        mark = "".join(f"_{name}" for name, value in options.items() if value is True)
-        mark += "_columns" if i == "r" else ""
-        loop = RowLoop(
-            self.formula, "".join(reads), write, places, rows, ("count",), numbers=options, mark=mark
+    def kernels(self, form: Form) -> Sequence[Fork]:
+        """The boxes that belong together; the larger of the kept dimensions goes over the cores."""
+        axes, (first, last) = form.axes(self.large), _reduced(form.op)
+        options = options_of(self.formula, form.op)
+        return (
+            Fork(
+                self.nest(form.op),
+                self.arrays,
+                f"{' '.join(self.read)} -> {self.result}",
+                self.formula,
+                {"outer": axes[:first], "count": axes[first:last], "inner": axes[last:]},
+                ("outer", "inner"),
+                ("count",),
+                options,
+                "".join(f"_{name}" for name, value in options.items() if value is True),
+                larger="_columns",
+            ),
         )
-        build.known(rows=loop)
 
 
 def _reduced(op: Op) -> tuple[int, int]:
@@ -160,12 +145,10 @@ class _Spread(Reduction):
 
 _FORWARD = _Sum(
     lambda op: "reduce_mean_fw",
-    {"X": "x", "Y": "y"},
+    "X:x Y:y",
     lambda x, divisor: x.sum(axis=1, keepdims=True, dtype=np.float64) * (1 / divisor),
 )
-_BACKWARD = _Spread(
-    lambda op: "reduce_mean_bw", {"X": "dy", "Y": "dx"}, lambda dy, divisor: dy * (1 / divisor)
-)
+_BACKWARD = _Spread(lambda op: "reduce_mean_bw", "X:dy Y:dx", lambda dy, divisor: dy * (1 / divisor))
 
 MEAN = LayerPrimitive(
     name="reduce_mean",

@@ -7,7 +7,7 @@ is the inner loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from configs.errors import ShapeError
 from configs.values import Struct, replace
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Array, Ranges, Region, Tensors
-from trainlib.primitives.definition import Shape
+from trainlib.primitives.definition import Shape, Step, Values
 from trainlib.primitives.lowering.axes import Area, Axes, LeadingBoxes
 from trainlib.primitives.lowering.boxes import row_major, sizes_of
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
@@ -203,3 +203,33 @@ class ShiftLowering(LeadingBoxes):
         if inside:
             taken = tuple((0, size) for size in shape)
             copy_box(build, (source, shape, taken), (target, whole, given), first=not fills)
+
+
+def shifting(
+    name: str,
+    moves: str,
+    pads: Callable[[Op], Iterable[tuple[int, int]]],
+    value: Callable[[Op], float] = lambda op: 0.0,
+    *,
+    back: bool = False,
+) -> Step:
+    """The step that puts `pads` (before, after) of a `value` around each dimension of a sample, or cuts it.
+
+    Negative ones cut away; `back` turns both round.
+    """
+
+    def rims(op: Op) -> list[tuple[int, int]]:
+        return [(-before, -after) if back else (before, after) for before, after in pads(op)]
+
+    def reference(op: Op, values: Values) -> Values:
+        array, widths = values[op.reads[0]], [(0, 0), *rims(op)]
+        kept = (
+            slice(max(-before, 0), size - max(-after, 0))
+            for size, (before, after) in zip(array.shape, widths, strict=True)
+        )
+        added = [(max(before, 0), max(after, 0)) for before, after in widths]
+        return {op.writes[0]: np.pad(array[tuple(kept)], added, constant_values=value(op))}
+
+    return Step.of(
+        name, moves, reference, ShiftLowering(lambda op: [before for before, _ in rims(op)], value)
+    )

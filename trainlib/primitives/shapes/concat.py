@@ -6,15 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
-from trainlib.ir.graph import Op, Tensor
-from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, NotNegative, Step, Values
+from trainlib.ir.graph import Tensor
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, NotNegative
 from trainlib.primitives.lowering.boxes import sample_axis
 from trainlib.primitives.shapes.box_copies import check_rank
-from trainlib.primitives.shapes.joining import Join, Split, piece_number, piece_offsets
+from trainlib.primitives.shapes.joining import join, split
 
 MOST_INPUTS = 64
 """How many tensors one layer may join."""
@@ -42,22 +40,11 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return LayerPlan(output, attributes={"axis": axis, "sizes": sizes})
 
 
-def _forward(op: Op, values: Values) -> Values:
-    pieces = [values[role] for role in op.reads]
-    return {"y": np.concatenate(pieces, axis=1 + op.attributes["axis"])}
-
-
-def _backward(op: Op, values: Values) -> Values:
-    sizes, axis = op.attributes["sizes"], 1 + op.attributes["axis"]
-    pieces = np.split(values["dy"], piece_offsets(sizes)[1:], axis=axis)
-    return {role: pieces[piece_number(role)] for role in op.writes}
-
-
 PRIMITIVE = LayerPrimitive(
     name="concat",
     schema=_Schema,
     plan=_plan,
-    steps=(Step.of("FW", "x* -> y", _forward, Join()), Step.of("IG", "dy -> dx*", _backward, Split())),
+    steps=(join("FW", "x* -> y"), split("IG", "dy -> dx*")),
     examples=(
         Example(inputs=((3,), (5,))),
         Example(inputs=((2, 4, 3), (1, 4, 3), (3, 4, 3))),

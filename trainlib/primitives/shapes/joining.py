@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
+import numpy as np
+
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Tensors
+from trainlib.primitives.definition import Step, Values
 from trainlib.primitives.lowering.axes import Area, Axes, LeadingBoxes
 from trainlib.primitives.lowering.boxes import leading_extents
 from trainlib.primitives.lowering.pieces import TileBuilder
@@ -63,13 +66,36 @@ class _Joining(LeadingBoxes):
             copy_box(build, source, target, first=is_first)
 
 
-class Join(_Joining):
-    """Pieces into one; pieces that do not exist (a gradient nobody has) are zeros."""
-
+class _Join(_Joining):
     joins = True
 
 
-class Split(_Joining):
+class _Split(_Joining):
+    joins = False
+
+
+def join(name: str, moves: str) -> Step:
+    """Pieces into one; pieces that do not exist (a gradient nobody has) are zeros."""
+
+    def reference(op: Op, values: Values) -> Values:
+        sizes, axis = op.attributes["sizes"], 1 + op.attributes["axis"]
+        parts = {piece_number(role): values[role] for role in op.reads}
+        like = next(iter(parts.values()))
+        pieces = []
+        for number, size in enumerate(sizes):
+            shape = (*like.shape[:axis], size, *like.shape[axis + 1 :])
+            pieces.append(parts.get(number, np.zeros(shape, np.float32)))
+        return {op.writes[0]: np.concatenate(pieces, axis=axis)}
+
+    return Step.of(name, moves, reference, _Join())
+
+
+def split(name: str, moves: str) -> Step:
     """One into pieces, those that are needed."""
 
-    joins = False
+    def reference(op: Op, values: Values) -> Values:
+        cuts = piece_offsets(op.attributes["sizes"])[1:]
+        pieces = np.split(values[op.reads[0]], cuts, axis=1 + op.attributes["axis"])
+        return {role: pieces[piece_number(role)] for role in op.writes}
+
+    return Step.of(name, moves, reference, _Split())

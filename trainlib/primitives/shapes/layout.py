@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import Any, Literal
 
 import numpy as np
@@ -12,11 +11,11 @@ import numpy as np
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import part
+from trainlib.ir.steps import Tensors
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Output, Step, Values
-from trainlib.primitives.lowering.axes import Area, Axes, AxesLowering
+from trainlib.primitives.lowering.axes import Axes, AxesLowering, Form
 from trainlib.primitives.lowering.calls import BATCH
-from trainlib.primitives.lowering.pieces import Piece, TileBuilder
+from trainlib.primitives.lowering.forks import Fork
 
 
 class _Schema(LayerSchema):
@@ -42,20 +41,18 @@ class _Lowering(AxesLowering):
 
     kept = (BATCH,)
 
-    def axes(self, role: str) -> Axes:
-        """In the order of either layout."""
-        return (BATCH, *(f"{place} of {role}" for place in range(3)))
+    def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
+        """The channels are the first dimension of CHW and the last of HWC."""
+        first = op.attributes["to_hwc"] == ((op.step == "FW") == (role in op.reads))
+        return (BATCH, "c", "h", "w") if first else (BATCH, "h", "w", "c")
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
+    def kernels(self, form: Form) -> Sequence[Fork]:
         """A transposition per sample."""
-        (source,), (target,) = area.op.reads, area.op.writes
-        # The channels are the first dimension of CHW and the last of HWC.
-        channels_first = area.op.attributes["to_hwc"] == (area.op.step == "FW")
-        _, *before = area.sizes(source)
-        rows = before[0] if channels_first else before[0] * before[1]
-        for sample in area.samples:
-            matrix = Piece(part(source, sample), (rows, prod(before) // rows))
-            build.transpose(matrix, area.piece(target, sample))
+        (source,), (target,) = form.op.reads, form.op.writes
+        first, image = form.axes(source)[1] == "c", ("h", "w")
+        sizes: dict[str, Axes] = {"N": ("c",), "M": image} if first else {"N": image, "M": ("c",)}
+        buffers, moves = f"X:{source} Y:{target}", f"{source} -> {target}"
+        return (Fork("transpose_matrix", buffers, moves, lambda x: x, sizes, each=True),)
 
 
 def _permuted(op: Op, array: Any) -> Any:

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-import numpy as np
 from pydantic import Field
 
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
-from trainlib.ir.graph import Op, Tensor
-from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, NotNegative, Step, Values
-from trainlib.primitives.shapes.box_copies import ShiftLowering, check_rank
+from trainlib.ir.graph import Tensor
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, NotNegative
+from trainlib.primitives.shapes.box_copies import check_rank, shifting
 
 
 class _Schema(LayerSchema):
@@ -41,37 +40,13 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return LayerPlan((shape[0], *padded), attributes={"pads": pads, "value": attributes["value"]})
 
 
-def _forward(op: Op, values: Values) -> Values:
-    widths = ((0, 0), *op.attributes["pads"])
-    return {"y": np.pad(values["x"], widths, constant_values=op.attributes["value"])}
-
-
-def _backward(op: Op, values: Values) -> Values:
-    dy = values["dy"]
-    for axis, (before, after) in enumerate(op.attributes["pads"], start=1):
-        dy = np.take(dy, np.arange(before, dy.shape[axis] - after), axis=axis)
-    return {"dx": dy}
-
-
 PRIMITIVE = LayerPrimitive(
     name="pad",
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step.of(
-            "FW",
-            "x -> y",
-            _forward,
-            ShiftLowering(
-                lambda op: [before for before, _ in op.attributes["pads"]], lambda op: op.attributes["value"]
-            ),
-        ),
-        Step.of(
-            "IG",
-            "dy -> dx",
-            _backward,
-            ShiftLowering(lambda op: [-before for before, _ in op.attributes["pads"]], lambda op: 0.0),
-        ),
+        shifting("FW", "x -> y", lambda op: op.attributes["pads"], lambda op: op.attributes["value"]),
+        shifting("IG", "dy -> dx", lambda op: op.attributes["pads"], back=True),
     ),
     examples=(
         Example({"pads": [[0, 0], [1, 1], [1, 1]]}, ((2, 3, 3),)),

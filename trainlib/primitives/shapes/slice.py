@@ -6,22 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.primitives.definition import (
-    Example,
-    LayerPlan,
-    LayerPrimitive,
-    NotNegative,
-    Positive,
-    Step,
-    Values,
-)
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, NotNegative, Positive
 from trainlib.primitives.lowering.boxes import sample_axis
-from trainlib.primitives.shapes.box_copies import ShiftLowering, check_rank
+from trainlib.primitives.shapes.box_copies import check_rank, shifting
 
 
 class _Schema(LayerSchema):
@@ -50,31 +40,18 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     )
 
 
-def _shift(op: Op, sign: int) -> list[int]:
-    rank, axis, start = op.attributes["rank"], op.attributes["axis"], op.attributes["start"]
-    return [sign * start if dimension == axis else 0 for dimension in range(rank)]
-
-
-def _forward(op: Op, values: Values) -> Values:
-    kept = np.arange(op.attributes["start"], op.attributes["stop"])
-    return {"y": np.take(values["x"], kept, axis=1 + op.attributes["axis"])}
-
-
-def _backward(op: Op, values: Values) -> Values:
-    dy, axis = values["dy"], 1 + op.attributes["axis"]
-    widths = [(0, 0)] * dy.ndim
-    widths[axis] = (op.attributes["start"], op.attributes["size"] - op.attributes["stop"])
-    return {"dx": np.pad(dy, widths)}
+def _pads(op: Op) -> list[tuple[int, int]]:
+    axis, start, stop, size, rank = (
+        op.attributes[name] for name in ("axis", "start", "stop", "size", "rank")
+    )
+    return [(-start, stop - size) if dimension == axis else (0, 0) for dimension in range(rank)]
 
 
 PRIMITIVE = LayerPrimitive(
     name="slice",
     schema=_Schema,
     plan=_plan,
-    steps=(
-        Step.of("FW", "x -> y", _forward, ShiftLowering(lambda op: _shift(op, -1), lambda op: 0.0)),
-        Step.of("IG", "dy -> dx", _backward, ShiftLowering(lambda op: _shift(op, 1), lambda op: 0.0)),
-    ),
+    steps=(shifting("FW", "x -> y", _pads), shifting("IG", "dy -> dx", _pads, back=True)),
     examples=(
         Example({"stop": 3}, ((7,),)),
         Example({"axis": 0, "start": 1, "stop": 3}, ((4, 3, 5),)),

@@ -10,24 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-import numpy as np
 from pydantic import Field
 
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
-from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.graph import Tensor
 from trainlib.primitives.definition import (
     Example,
     LayerPlan,
     LayerPrimitive,
     NotNegative,
     Positive,
-    Step,
-    Values,
 )
 from trainlib.primitives.lowering.boxes import sample_axis
 from trainlib.primitives.shapes.box_copies import check_rank
-from trainlib.primitives.shapes.joining import Join, Split, piece_number, piece_offsets
+from trainlib.primitives.shapes.joining import join, split
 
 
 class _Schema(LayerSchema):
@@ -55,28 +52,11 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     )
 
 
-def _forward(op: Op, values: Values) -> Values:
-    sizes, axis = op.attributes["sizes"], 1 + op.attributes["axis"]
-    pieces = np.split(values["x"], piece_offsets(sizes)[1:], axis=axis)
-    return {f"y{number or ''}": piece for number, piece in enumerate(pieces)}
-
-
-def _backward(op: Op, values: Values) -> Values:
-    sizes, axis = op.attributes["sizes"], 1 + op.attributes["axis"]
-    parts = {piece_number(role): values[role] for role in op.reads}
-    like = next(iter(parts.values()))
-    pieces = []
-    for number, size in enumerate(sizes):
-        shape = (*like.shape[:axis], size, *like.shape[axis + 1 :])
-        pieces.append(parts.get(number, np.zeros(shape, np.float32)))
-    return {"dx": np.concatenate(pieces, axis=axis)}
-
-
 PRIMITIVE = LayerPrimitive(
     name="split",
     schema=_Schema,
     plan=_plan,
-    steps=(Step.of("FW", "x -> y*", _forward, Split()), Step.of("IG", "dy* -> dx", _backward, Join())),
+    steps=(split("FW", "x -> y*"), join("IG", "dy* -> dx")),
     examples=(
         Example({"sizes": [3, 4]}, ((7,),)),
         Example({"axis": 1, "sizes": [1, 2, 1]}, ((2, 4, 3),)),
