@@ -13,12 +13,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulptrain as pt
+from arch.pricing.code_caches import COLD, WARM
+from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.program import Compute, DmaStart, DmaWait
+from arch.spec.soc_config import load_soc
+from arch.spec.timing import SocTiming
+from configs.model_file import read_model
+from configs.values import replace
+from configs.yaml_file import parse_yaml
 from deploy.calls.call import c_calls
 from deploy.project.network_files import programs_of
+from pulptrain.deploying.deployed import cycles_as_exported
+from pulptrain.given.settings import Settings, with_options
+from pulptrain.running.session import run_model
+from scheduler.options import ScheduleOptions
 from scheduler.programs.rolling import runs_of
+from scheduler.schedule import build_schedule, lost_code
+from scheduler.table_form import alone_with_code
+from scheduler.tiles.code_cost import CodeCost, TileCode
+from scheduler.tuner.task import task_of
 from shared.exported import Exported, exported, made, written
 from shared.printed import refused
+from trainlib.training.phases import build_training_graph
 
 HERE = Path(__file__).parent
 
@@ -115,7 +131,63 @@ def test_a_form_that_a_machine_has_no_room_for_is_refused(
     assert message in refused(capsys, "run", "simple-mlp", *options, code=status)
 
 
-def test_tiles_for_tables_are_not_chosen_by_the_code_of_functions() -> None:
-    """Otherwise `tune` found what was 4 % slower than without it."""
-    tuned = pt.tune("tutorial-cnn", form="tables", tilings=2, workers=1, cache=False)
-    assert tuned.cycles < tuned.untuned_cycles
+SMALL = """
+name: smaller
+input: {shape: [48]}
+loss: cross_entropy
+optimizer: {name: adam, learning_rate: 0.01}
+layers:
+  - {name: act, type: relu}
+  - {name: fc, type: linear, out_features: 40}
+"""
+
+
+@pytest.mark.parametrize("icache", [pytest.param("steady", marks=pytest.mark.slow), "warm"])
+def test_tune_run_and_deploy_predict_the_same_cycles(icache: str, tmp_path: Path) -> None:
+    """A prediction without tables lacks what core 0 takes to walk them."""
+    model, chosen = tmp_path / "model.yaml", tmp_path / "schedule.yaml"
+    model.write_text(SMALL)
+    machine = {"form": "tables", "l1": "16KiB", "codegen": "export-rv32", "icache": icache}
+    tuned = pt.tune(str(model), **machine, tilings=2, workers=1, cache=False)
+    tuned.save(chosen)
+    settings = Settings(**machine, schedule=str(chosen))
+    outcome = run_model(str(model), settings, functional=False)
+    assert tuned.cycles == outcome.summary["cycles"] <= tuned.untuned_cycles
+    assert cycles_as_exported(outcome.schedules, outcome.timing, 1) == tuned.cycles
+
+
+def test_an_op_alone_is_a_table_only_where_that_has_room() -> None:
+    """The tuner and `fit` ask: with a table core 0 walks, without room the code of a function is fetched."""
+    graph = build_training_graph(read_model(parse_yaml(SMALL, "smaller.yaml")))
+    timing = load_soc("pulp-open")
+    small, large = (replace(timing, l1=replace(timing.l1, tables_bytes=size)) for size in (64, 2048))
+    alone = task_of(graph, graph.ops[1]).graph
+    program = build_schedule(alone, timing, TeamCostModel(timing), ScheduleOptions()).program
+
+    def added_cycles(timing: SocTiming) -> tuple[int, str]:
+        found, start = alone_with_code(program, timing, COLD)
+        return sum(each.code_cycles for each in found.actions if isinstance(each, DmaStart)) - sum(
+            each.code_cycles for each in program.actions if isinstance(each, DmaStart)
+        ), start
+
+    assert added_cycles(small) == (0, COLD)
+    walked_cycles, start = added_cycles(large)
+    assert start == WARM
+    assert walked_cycles > 0
+
+
+def test_an_estimate_waits_for_the_code_of_the_form() -> None:
+    """Three tiles that are not alike: all statements of a function are new code, those of a table are not."""
+    graph = build_training_graph(read_model(parse_yaml(SMALL, "smaller.yaml")))
+    statements = ("transfer_1d", 2), ("wait", 2)
+    tiles = [TileCode(form, statements, [("fork", 1)], ["mm"], 0.0) for form in "abc"]
+
+    def waits(form: str) -> list[float]:
+        timing = with_options(load_soc("pulp-open"), form=form)
+        lost = lost_code(graph, timing, ScheduleOptions(code_start=COLD))
+        assert lost is not None
+        return [*CodeCost(timing, lost).waits(tiles)]
+
+    functions, tables = waits("readable"), waits("tables")
+    assert functions[1] == functions[2] > 0
+    assert tables[1] == tables[2] < functions[1], "the walk was fetched for the first tile"
