@@ -114,7 +114,7 @@ def _kernel(item: Description, width: int) -> Iterator[str]:
             "codegen": f"{item['codegen']} (of {', '.join(item['codegens'])})",
             "element": f"{item['element_bytes']} B",
             "code": size_text(item["code_bytes"]),
-            "arrays": ", ".join(f"{array} [{count} indices]" for array, count in item["arrays"].items()),
+            "arrays": ", ".join(f"{array} ({count}D)" for array, count in item["arrays"].items()),
             **({"B": transposed} if item["what"] == "matmul" else {}),
             "evidence": item["evidence"] + (f": {item['rows']}" if item["rows"] else ""),
             **({"fitted on": item["fitted_on"]} if item["fitted_on"] else {}),

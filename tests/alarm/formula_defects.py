@@ -98,15 +98,21 @@ EPSILON = "eps: 0.1"
 
 LISTED: tuple[tuple[str, str, str, str, dict[str, Any]], ...] = (
     # What is wrong, the module of the formula, its right text and its wrong one, a model that shows it.
-    ("softmax: factor", ROWS, "y / sums[:, None]", "y / (2 * sums[:, None])", _within("softmax")),
+    (
+        "softmax: factor",
+        ROWS,
+        "lambda y, sums: y / sums)",
+        "lambda y, sums: y / (2 * sums))",
+        _within("softmax"),
+    ),
     (
         "softmax: sign of the exponent",
         ROWS,
-        "(x - highest[:, None]).astype",
-        "(highest[:, None] - x).astype",
+        "(x - highest).astype",
+        "(highest - x).astype",
         _within("softmax"),
     ),
-    ("softmax: dx without its sum", ROWS, "(dy - sums[:, None]) * y", "dy * y", _within("softmax")),
+    ("softmax: dx without its sum", ROWS, "(dy - sums) * y", "dy * y", _within("softmax")),
     (
         "softmax: axis of a sum of dx",
         ROWS,
@@ -114,7 +120,7 @@ LISTED: tuple[tuple[str, str, str, str, dict[str, Any]], ...] = (
         "(y * dy).sum(axis=0)",
         _within("softmax", more="loss: mse\nbatch: 6\n"),
     ),
-    ("log-softmax: sign", LOGS, "- logs[:, None]", "+ logs[:, None]", _within("log_softmax")),
+    ("log-softmax: sign", LOGS, "- highest - logs", "- highest + logs", _within("log_softmax")),
     (
         "log-softmax: dx without e^y",
         LOGS,

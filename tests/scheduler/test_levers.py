@@ -44,7 +44,7 @@ def test_the_report_names_level_gap_contributors_with_lives_and_levers() -> None
     text = str(error)
     assert "46188 B required, 40960 B available, 5228 B missing" in text
     assert "23040 B  fc.weight  [conv1.FW to the end]" in text
-    assert "72 B  slots of conv2.weight  [conv2.UPD]" in text
+    assert "72 B  buffers for pieces of conv2.weight  [conv2.UPD]" in text
     assert "--dtype bf16  (then it fits)" in text
     assert [lever.saved_bytes for lever in error.levers] == sorted(
         (lever.saved_bytes for lever in error.levers), reverse=True

@@ -24,7 +24,7 @@ def kernels() -> str:
         (words.get(file, f"`{file}`"), len(names), " ".join(names)) for file, names in sorted(by_file.items())
     ]
     refused = [(f"`{kernel}`", why) for kernel, why in found.refused.items()]
-    counted = f"{len(found.sources)} kernels have C sources in fp32; {len(refused)} calls are refused."
+    counted = f"{len(found.sources)} kernels have C sources in fp32; {len(refused)} kernels are refused."
     tables = table(("source", "kernels", "names"), rows), table(("refused", "why"), refused)
     return "\n\n".join((counted, *tables))
 

@@ -147,7 +147,7 @@ def _other_loop(nest: str, instead: str, arrays: int) -> list[Replacement]:
     ) -> Any:
         if name != nest:
             return right(choice, name, elements, vectors, *args, **more)
-        return right(choice, instead, elements, vectors[:arrays], *args, **more)
+        return right(choice, instead, elements, vectors[:arrays], *args, **{**more, "details": {}})
 
     return around(elementwise, "vector_call", wrong)
 
