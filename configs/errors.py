@@ -55,7 +55,7 @@ class NotFiniteError(InputError):
             f"overflows {dtype} to infinity" if value == "infinity" else "computes a NaN from finite numbers"
         )
         if form is not None and not form.has_infinity:
-            made = f"overflows {dtype}, which has no infinity, or computes a NaN"
+            made = f"computes a NaN, or a value too large for {dtype},"
         wider = ", ".join(other.word for other in DTYPES if form and other.largest > form.largest)
         cure = "use a smaller learning rate or smaller inputs"
         cure += f", or a dtype with a larger range ({wider})" if wider else ""

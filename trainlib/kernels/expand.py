@@ -344,9 +344,9 @@ class Expander:
         if array is None or len(array.strides) != len(access.base):
             declared = ", ".join(f"{name}({len(item.strides)})" for name, item in arrays.items())
             raise ConfigError(
-                f"'arrays' has no array {access.array} with {len(access.base)} indices",
+                f"{access.array} with {len(access.base)} indices does not match 'arrays'",
                 where=self.where,
-                cure=f"use an array of 'arrays', with its number of indices: {declared}",
+                cure=f"use one of {declared} (number of indices), or add {access.array} to 'arrays'",
             )
 
     def _check_distance(self, size_bytes: int) -> None:

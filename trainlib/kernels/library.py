@@ -399,7 +399,7 @@ class KernelLibrary:
             for fallback in kernel.fallbacks:
                 if fallback.use not in nests:
                     raise ConfigError(
-                        f"unknown kernel '{fallback.use}' in 'fallback'",
+                        f"'fallback' names an unknown kernel '{fallback.use}'",
                         where=kernel.where,
                         cure=suggestion(fallback.use, nests),
                     )
@@ -561,7 +561,9 @@ def _header(file: Traversable, codegen: str) -> Header:
                 cure="write FILE COLUMN=VALUE, e.g. mm.csv kernel=mm",
             )
     if ("nest" in values) == ("listing" in values):
-        problem = "the file has " + ("both" if "nest" in values else "neither") + " of 'nest' and 'listing'"
+        problem = (
+            "the file has " + ("both 'nest' and" if "nest" in values else "neither 'nest' nor") + " 'listing'"
+        )
         raise ConfigError(problem, where=section.file, cure="write one of the two keys")
     arrays = _part(section, "arrays")
     for array, indices in arrays.values.items():

@@ -128,7 +128,9 @@ class _Parser:
         count = int(digits) if len(digits) < 10 else MOST_INSTRUCTIONS
         self.instructions += count
         if self.instructions > MOST_INSTRUCTIONS or len(digits) >= 10:
-            raise self.fail(f"more than {MOST_INSTRUCTIONS:,} instructions", "write a loop of repeated code")
+            raise self.fail(
+                f"the code has more than {MOST_INSTRUCTIONS:,} instructions", "write repeated code as a loop"
+            )
         return count
 
     def sequence(self, closing: str) -> tuple[NestNode, ...]:

@@ -34,9 +34,9 @@ def with_layouts(spec: ModelSpec, layouts: Mapping[str, str]) -> ModelSpec:
     for name, layout in layouts.items():
         if name not in choices:
             raise InputError(
-                f"layer {name!r} has one layout only",
+                f"the layout of layer {name!r} cannot be chosen: it has only one",
                 where=spec.name,
-                cure=f"choose layouts of {', '.join(choices)} only",
+                cure=f"remove the choice; only {', '.join(choices)} can have another layout",
             )
         if layout not in LAYOUTS:
             raise InputError(f"unknown layout {layout!r}", where=name, cure=suggestion(layout, LAYOUTS))

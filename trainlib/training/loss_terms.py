@@ -121,7 +121,7 @@ def _read(builder: GraphBuilder, spec: ModelSpec, loss: LossSpec, made: Made, te
             f"the target {loss.target} has shape {list(target.shape[1:])} and dtype {target.dtype}, "
             f"but the loss needs {_text(plan)}",
             where=where,
-            cure="use a target of that shape and dtype, or a 'label'",
+            cure=f"use a target of {_text(plan)}, or 'label' instead of 'target'",
         )
     return Term(primitive, options, output, target.name)
 

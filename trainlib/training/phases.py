@@ -62,7 +62,7 @@ def build_training_graph(spec: ModelSpec) -> TrainingGraph:
     phases = build_training_phases(spec)
     if phases.update is not None:
         raise InputError(
-            f"accumulate: {phases.mini_batches} needs a second graph, for the update",
+            f"accumulate: {phases.mini_batches} is not supported here: the update is a separate graph",
             where=spec.optimizer.where or spec.where,
             cure="use accumulate: 1 and a larger batch, or trainlib.training.phases.build_training_phases",
         )
@@ -183,8 +183,8 @@ def _unclipped(spec: ModelSpec) -> TrainingGraph:
     terms = add_losses(builder, spec, made)
     gradients = builder.propagate(terms.seeds)
     if not gradients:
-        cure = "add a layer with weights, or train one: trainable: true"
-        raise ShapeError("the model has no weight to train", where=spec.where, cure=cure)
+        cure = "add a layer with weights, or set trainable: true in a layer that has weights"
+        raise ShapeError("the model has no weights to train", where=spec.where, cure=cure)
     parts = restrict_updates(builder, gradients)
     optimizer = optimizer_primitive(spec.optimizer.name, spec.optimizer.where)
     of_optimizer = optimizer_options(spec.optimizer, optimizer)

@@ -141,9 +141,9 @@ def own_samples(
         return _named_samples(arrays, where, fed, targets)
     if train is None:
         raise InputError(
-            f"the file has no samples for training, only the arrays {', '.join(sorted(arrays)) or 'none'}",
+            f"x or y is missing; the file has {', '.join(sorted(arrays)) or 'no arrays'}",
             where=where,
-            cure="use x and y for training, and optionally x_test and y_test for testing",
+            cure="store training data in x and y, and optionally test data in x_test and y_test",
         )
     test = ("x_test", "y_test")
     for name in arrays:
@@ -211,7 +211,7 @@ def endless(pairs: Iterable[tuple[Any, Any]], where: str) -> Iterator[tuple[Any,
             yield one, label
         if count == before:
             raise InputError(
-                f"the iterator of samples ends after {count}",
+                f"the iterator ends after {count} samples, but the run needs more",
                 where=where,
-                cure="pass a list, or more samples",
+                cure="pass a list (it can be read again), or an iterator with more samples",
             )

@@ -119,9 +119,9 @@ def _channels(builder: GraphBuilder, layer: BuiltLayer) -> _Channels:
     if kind not in SUPPORTED or (kind == "conv2d" and attributes["groups"] != 1):
         grouped = " with groups" if kind in SUPPORTED else ""
         raise UnsupportedLayerError(
-            f"update_channels: {spec.type}{grouped} cannot train a part of its channels",
+            f"update_channels: {spec.type}{grouped} cannot train only some of its channels",
             where=where,
-            cure=f"use one of {', '.join(SUPPORTED)} without groups, or trainable: false",
+            cure=f"remove it (it is for {', '.join(SUPPORTED)} without groups), or set trainable: false",
         )
     first, last = spec.update_channels
     if last > attributes["co"]:
@@ -129,7 +129,7 @@ def _channels(builder: GraphBuilder, layer: BuiltLayer) -> _Channels:
             f"update_channels: [{first}, {last}] needs {last} output channels, but the layer has "
             f"{attributes['co']}",
             where=where,
-            cure=f"use channels up to {attributes['co']}",
+            cure=f"use [start, stop] with stop at most {attributes['co']}; stop is not included",
         )
     output = builder.tensors[layer.roles["y"]]
     channels_last = kind == "linear" or output.layout == "HWC"

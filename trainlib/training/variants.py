@@ -104,7 +104,7 @@ def with_variants(graph: TrainingGraph, variants: Mapping[str, str]) -> Training
     for name, variant in variants.items():
         if name not in names and name not in choices:
             raise InputError(
-                f"no op or step {name!r} has a choice of implementation",
+                f"{name!r} is not an op or step whose implementation can be chosen",
                 where=graph.name,
                 cure=suggestion(name, choices),
             )

@@ -295,9 +295,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "run pair.yaml",
-            "pair.yaml:8: layer apart: the inputs of subtract must have one shape, but have "
+            "pair.yaml:8: layer apart: the inputs of subtract must have the same shape, but have "
             "(1, 3) and (1, 2)",
-            "use inputs of one shape, or put an 'expand' before them",
+            "use inputs of the same shape; 'expand' enlarges dimensions of size 1",
         ),
         (
             "run small.yaml --iterations 3 --lr-schedule listed_rates=0.1,0.2",

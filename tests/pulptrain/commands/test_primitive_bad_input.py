@@ -14,7 +14,7 @@ CONV = ["conv2d", "--shape", "4x8x8", "--option", "out_channels=8"]
 
 REFUSED = {
     "shapes of a matmul": ("matmul --shape 4x5 --shape 6x7", r"the first has 5 columns, the second 6 rows"),
-    "shapes of a sum": ("add --shape 4x5 --shape 6x7", r"the inputs of add must have one shape"),
+    "shapes of a sum": ("add --shape 4x5 --shape 6x7", r"the inputs of add must have the same shape"),
     "shapes of a broadcast": ("broadcast_add --shape 4x5 --shape 4x6", r"\(4, 5\)|shape"),
     "shapes of a concat": ("concat --shape 4x5 --shape 6x7", r"cannot join \(6, 7\) to \(4, 5\)"),
     "no image": ("conv2d --shape 8 --option out_channels=8 --option kernel=3", r"needs an image"),

@@ -92,7 +92,7 @@ def test_targets_may_be_numbers_of_the_shape_the_loss_wants(folder: Path) -> Non
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda a: a.pop("y"), "the file has no samples for training, only the arrays"),
+        (lambda a: a.pop("y"), "x or y is missing; the file has"),
         (lambda a: a.pop("y_test"), "x_test or y_test is missing"),
         (lambda a: a.update(z=a["x"]), "unknown array 'z'"),
         (lambda a: a.update(x=a["x"][:, :3]), r"the network needs 4"),
@@ -113,7 +113,7 @@ def test_samples_that_do_not_fit_are_refused_with_a_cure(change: Any, message: s
 
 def test_a_generator_that_ends_and_what_is_no_pair_are_refused() -> None:
     pairs = list(zip(arrays()["x"], arrays()["y"], strict=True))
-    with pytest.raises(pt.InputError, match="the iterator of samples ends after 3"):
+    with pytest.raises(pt.InputError, match="the iterator ends after 3 samples"):
         pt.run(model(), data=iter(pairs[:3]), iterations=5)
     with pytest.raises(pt.InputError, match="is not a pair"):
         pt.run(model(), data=[1, 2, 3])

@@ -141,7 +141,7 @@ def test_the_im2col_that_tune_chose_is_the_one_that_runs(
     [
         (["--im2col", "conv.FW=gpu"], "one of cores, dma, none"),
         (["--im2col", "relu.FW=dma"], "relu.FW: the op has one implementation only"),
-        (["--im2col", "conv.XX=dma"], "no op or step 'conv.XX'"),
+        (["--im2col", "conv.XX=dma"], "'conv.XX' is not an op or step"),
         (["--im2col", "dma"], "write e.g. conv1.WG=dma"),
         (["--variant", "conv.FW=as-published"], "one of cores, dma, none"),
         (["--variant", "fast"], "default or as-published"),
@@ -276,7 +276,7 @@ def test_layouts_are_searched_recorded_and_run(model: str, capsys: pytest.Captur
     ("edited", "message"),
     [
         ("layout: {conv: HCW}", "unknown layout 'HCW'"),
-        ("layout: {relu: HWC}", "layer 'relu' has one layout only"),
+        ("layout: {relu: HWC}", "layer 'relu' cannot be chosen"),
         ("layout: {conv: CHW}", "small has no op 'conv.layout.FW'"),
     ],
 )

@@ -104,7 +104,7 @@ def test_shape_error_names_layer_and_line(layers, message):
 
 def test_other_mistakes_in_a_model():
     conv = layer("conv", "conv2d", out_channels=2, kernel=3)
-    with pytest.raises(ShapeError, match="the model has no weight to train"):
+    with pytest.raises(ShapeError, match="the model has no weights to train"):
         build_training_graph(model(layer("act", "relu")))
     with pytest.raises(ShapeError, match="two layers have the name conv"):
         build_training_graph(model(conv, conv))

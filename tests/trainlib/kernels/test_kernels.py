@@ -431,7 +431,7 @@ def test_unknown_names_are_answered_with_a_suggestion() -> None:
     ("text", "message"),
     [
         ("kernel: mine\ncode_bytes: 4\narrays: {A: 2}\nnests: A", "mine.yaml:4: unknown key 'nests'"),
-        ("kernel: mine\ncode_bytes: 4\narrays: {A: 2}", "neither of 'nest' and 'listing'"),
+        ("kernel: mine\ncode_bytes: 4\narrays: {A: 2}", "neither 'nest' nor 'listing'"),
         ("kernel: mine\nkernel: mine", "mine.yaml:2"),
         ("kernel: other\ncode_bytes: 4\narrays: {A: 2}\nnest: A", "mine.yaml:1: 'kernel' is 'other'"),
         ("kernel: mine\ncode_bytes: x\narrays: {A: 2}\nnest: A", "mine.yaml:2: 'code_bytes' must be"),
@@ -442,7 +442,7 @@ def test_unknown_names_are_answered_with_a_suggestion() -> None:
         (
             "kernel: mine\ncode_bytes: 4\narrays: {A: 2}\nnest: A\n"
             "fallback: [{when: N < 2, use: no, cost: A}]",
-            "unknown kernel 'no' in 'fallback'",
+            "'fallback' names an unknown kernel 'no'",
         ),
     ],
 )

@@ -75,7 +75,7 @@ def test_numbers_stay_right_in_other_layouts(layouts: dict[str, str], tmp_path: 
 
 @pytest.mark.parametrize(
     ("layouts", "message"),
-    [({"relu": "HWC"}, "layer 'relu' has one layout only"), ({"one": "HCW"}, "unknown layout 'HCW'")],
+    [({"relu": "HWC"}, "layer 'relu' cannot be chosen"), ({"one": "HCW"}, "unknown layout 'HCW'")],
 )
 def test_what_cannot_be_is_refused(layouts: dict[str, str], message: str) -> None:
     with pytest.raises(InputError, match=message):

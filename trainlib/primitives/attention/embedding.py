@@ -55,7 +55,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
         raise ShapeError(
             f"embedding needs an integer input, but its input is {source.dtype}",
             where=where,
-            cure="connect the embedding directly to an input with the key 'classes'",
+            cure="connect the embedding directly to a model input, and add 'classes' to that input",
         )
     if padding is not None and padding >= vocabulary:
         cure = f"use padding_id: 0 to {vocabulary - 1}"

@@ -125,7 +125,7 @@ def check_groups(groups: int, where: str, **channels: int) -> None:
             raise ShapeError(
                 f"groups: {groups} does not divide the {count} {side} channels",
                 where=where,
-                cure="use a divisor of both numbers of channels",
+                cure="use groups that divide the input channels and the output channels",
             )
 
 

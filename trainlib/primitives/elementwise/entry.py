@@ -208,9 +208,9 @@ def _same_shape(name: str) -> Plan:
         if len(shapes) > 1:
             words = " and ".join(str(shape) for shape in shapes)
             raise ShapeError(
-                f"the inputs of {name} must have one shape, but have {words}",
+                f"the inputs of {name} must have the same shape, but have {words}",
                 where=where,
-                cure="use inputs of one shape, or put an 'expand' before them",
+                cure="use inputs of the same shape; 'expand' enlarges dimensions of size 1",
             )
         return LayerPlan(inputs[0].shape, attributes=dict(attributes))
 

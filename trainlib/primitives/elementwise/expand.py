@@ -38,9 +38,9 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
         fits = False
     if not fits:
         raise ShapeError(
-            f"cannot expand {tuple(sample)} to {list(wanted)}",
+            f"cannot expand {tuple(sample)} to {list(wanted)}: only dimensions of size 1 can grow",
             where=where,
-            cure="change only sizes of 1, counted from the last dimension",
+            cure="leave all other sizes unchanged (shapes are aligned at the last dimension)",
         )
     output = (batch, *wanted)
     check_rank(output, where)

@@ -118,7 +118,7 @@ def _divisor(op: Op, given: Values, counted: Callable[[Op, Values], Any]) -> flo
 def _checked_count(op: Op, number: float) -> float:
     if number == 0:
         raise InputError(
-            "every label of the mini-batch is ignored: each is ignore_index, or its class has weight 0",
+            "the mean loss divides by 0: every label of the mini-batch is ignore_index or has class weight 0",
             where=op.name,
             cure="use reduction: sum, or a mini-batch with other labels",
         )

@@ -55,8 +55,8 @@ def class_numbers(attributes: Mapping[str, Any], output: Tensor, where: str) -> 
     """
     if len(output.shape) < 2 or output.layout != "CHW":
         raise ShapeError(
-            "a loss over classes needs scores of shape [classes] or [classes, ...], but the network ends "
-            f"with {list(output.shape[1:])}{' in HWC' if output.layout != 'CHW' else ''}",
+            "a loss over classes needs scores of shape [classes] or [classes, ...], but the network's "
+            f"output has shape {list(output.shape[1:])}{' in HWC' if output.layout != 'CHW' else ''}",
             where=where,
             cure="end the network with a linear layer, or with a convolution in layout: CHW",
         )

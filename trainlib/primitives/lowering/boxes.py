@@ -40,7 +40,9 @@ def sequence_of(tensor: Tensor, name: str, where: str, axes: str = "length, feat
     """(batch, length, features) of an input of the layer `name`. Raises ShapeError for other ranks."""
     if len(tensor.shape) != 3:
         raise ShapeError(
-            f"the input of {name} has shape {tensor.shape[1:]}", where=where, cure=f"use a sequence ({axes})"
+            f"{name} needs a sequence ({axes}), but its input has shape {tensor.shape[1:]}",
+            where=where,
+            cure="use an input of two dimensions",
         )
     return tensor.shape
 

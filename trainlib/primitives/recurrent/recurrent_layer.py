@@ -56,9 +56,9 @@ def _plan(
     for state in inputs[1:]:
         if state.shape != (batch, hidden):
             raise ShapeError(
-                f"the initial state of {name} has shape {state.shape[1:]}, but must have ({hidden},)",
+                f"the initial state has shape {state.shape[1:]}, but hidden: {hidden} needs ({hidden},)",
                 where=where,
-                cure=f"use an input of {hidden} values, or hidden: {state.shape[-1]}",
+                cure=f"use a state of {hidden} values, or hidden: {state.shape[-1]}",
             )
     start = Initial("uniform", float(hidden**-0.5))
     columns = gates * hidden

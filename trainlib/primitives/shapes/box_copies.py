@@ -69,8 +69,7 @@ def check_rank(shape: Shape, where: str) -> None:
     """ShapeError for samples of more than `LARGEST_RANK` dimensions."""
     if len(shape) - 1 > LARGEST_RANK:
         raise ShapeError(
-            f"samples of {len(shape) - 1} dimensions are too many for a strided copy: the limit is "
-            f"{LARGEST_RANK}",
+            f"the samples have {len(shape) - 1} dimensions, but a strided copy takes {LARGEST_RANK}",
             where=where,
             cure=f"reshape to {LARGEST_RANK} dimensions or fewer",
         )

@@ -31,7 +31,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     pads = tuple((before, after) for before, after in attributes["pads"])
     if len(pads) != len(shape) - 1:
         raise ShapeError(
-            f"{len(pads)} pairs of pads do not fit a sample of shape {shape[1:]}",
+            f"the number of pairs is {len(pads)}, but a sample of shape {shape[1:]} needs {len(shape) - 1}",
             where=where,
             cure="use one pair [before, after] per dimension; [0, 0] adds nothing",
         )

@@ -45,7 +45,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
         raise ShapeError(
             f"axes {list(axes)} must be a permutation of the dimensions of {shape[1:]}",
             where=where,
-            cure=f"name each of 0 to {len(shape) - 2} once",
+            cure=f"list every axis from 0 to {len(shape) - 2} exactly once",
         )
     check_rank(shape, where)
     return LayerPlan((shape[0], *(shape[1 + axis] for axis in axes)), attributes={"axes": axes})
