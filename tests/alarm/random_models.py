@@ -24,6 +24,7 @@ IMAGE = (
     "avg_pool2d, kernel: 2",
     "conv_transpose2d, out_channels: {c}, kernel: 3, stride: {s}, padding: 1, bias: {b}",
     "interpolation, scale: 2",
+    "pad, pads: [[0, 1], [{p}, 1], [0, {p}]]",
 )
 SEQUENCE = (
     "mhsa, heads: 1",
@@ -55,6 +56,10 @@ ANY = (
     "error_function",
     "log_softmax",
     "flip, axes: [0]",
+    "sine",
+    "floor, straight_through: true",
+    "ceil, straight_through: {b}",
+    "round, straight_through: true",
 )
 LOSSES = (
     *("mse", "cross_entropy", "l1", "berhu", "huber", "smooth_l1", "kl_div", "output"),

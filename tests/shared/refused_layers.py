@@ -103,6 +103,14 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
     "elu": (Refused({"alpha": 0.0}, ((3,),), "alpha"),),
     "shift": (Refused({}, ((3,),), "no 'offset'"),),
     "power": (Refused({}, ((3,),), "no 'exponent'"),),
+    "sine": (
+        Refused({"straight_through": True}, ((3,),), "unknown key"),
+        Refused({}, ((3,), (3,)), "1 input"),
+    ),
+    **dict.fromkeys(
+        ("floor", "ceil", "round"),
+        (Refused({"straight_through": 2}, ((3,),), "straight_through"), Refused({}, ((3,), (3,)), "1 input")),
+    ),
     "broadcast_add": (
         Refused({}, ((2, 3), (4, 3)), "cannot (be )?broadcast"),
         Refused({}, ((3,),), "2 inputs"),

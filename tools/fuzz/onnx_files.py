@@ -22,6 +22,8 @@ OPS = (
     *("Relu", "Gemm", "MatMul", "Conv", "Add", "Mul", "Div", "Softmax", "Reshape", "Transpose", "Concat"),
     *("Split", "Slice", "Gather", "ReduceMean", "MaxPool", "BatchNormalization", "Identity", "Odd", "Clip"),
     *("Expand", "Where", "GRU", "SGD", "Flatten", "Squeeze", "Cast", "Pow", "Loop", "Constant", "Shape"),
+    *("GatherElements", "GatherND", "ScatterElements", "ScatterND", "Einsum"),
+    *("Sin", "Cos", "Floor", "Ceil", "Round"),
 )
 
 

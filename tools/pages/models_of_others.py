@@ -19,8 +19,8 @@ def rows() -> list[dict[str, str]]:
 
 def counts() -> str:
     """How many are right, wrong and refused in each mode."""
-    words = ("right", "wrong", "refused", "too large", "not tried")
-    found = {mode: Counter(row[mode] or "not tried" for row in rows()) for mode in MODES}
+    words = ("right", "wrong", "not decidable", "refused", "too large", "not tried")
+    found = {mode: Counter(row[mode].split(" (")[0] or "not tried" for row in rows()) for mode in MODES}
     return table(
         (f"of {len(rows())} models", *words),
         [(mode, *(found[mode][word] for word in words)) for mode in MODES],
