@@ -88,13 +88,13 @@ def _check_chained(reader: ForwardReader) -> None:
         read = [name for name in node.inputs if name and not isinstance(reader.known[name], Constant)]
         others = [f"'{user.name}'" for name in read for user in reader.readers[name] if user is not node]
         others += ["the caller" for name in read if name in graph.outputs]
-        cure = "use a network without shortcuts (residual distillation trains one)"
+        cure = "use a network without shortcuts"
         if len(read) > 1:
             reason = f"{node.op} reads the two results {read[0]!r} and {read[1]!r}: residual connections and "
             reason += "products of activations are not supported"
         elif others:
             reason = (
-                f"{read[0]!r} is also read by {', '.join(others)}: residual connections are not supported"
+                f"{read[0]!r} is also read by {', '.join(others)}; residual connections are not supported"
             )
         elif node.name in problems:
             reason, cure = problems[node.name].reason, problems[node.name].nearest

@@ -216,7 +216,7 @@ def _refuse_host(network: CompiledNetwork, layers: Sequence[RealLayer]) -> None:
             raise UnsupportedLayerError(
                 f"{host.op} cannot run on the units: the published RTL disables their comparator",
                 where=real.where or real.shape.name,
-                cure="let the host compute it (without --no-host-ops), or --behaviour documented",
+                cure="remove --no-host-ops, so that the host computes it, or use --behaviour documented",
             )
 
 

@@ -59,7 +59,7 @@ class NotFiniteError(InputError):
         wider = ", ".join(other.word for other in DTYPES if form and other.largest > form.largest)
         cure = "use a smaller learning rate or smaller inputs"
         cure += f", or a dtype with a larger range ({wider})" if wider else ""
-        super().__init__(f"op {op} {made} in '{tensor}'", where=op, cure=cure)
+        super().__init__(f"the op {made} in '{tensor}'", where=op, cure=cure)
 
 
 class ConfigError(InputError):

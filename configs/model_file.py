@@ -448,7 +448,7 @@ def _train(node: Node, layers: Sequence[LayerSpec]) -> str | tuple[str, ...] | N
     for layer in layers:
         if layer.name in names and layer.trainable is False:
             raise ConfigError(
-                f"'train' lists layer {layer.name}, which is frozen by trainable: false",
+                f"'train' lists layer {layer.name!r}, but the layer has 'trainable: false'",
                 where=layer.where,
                 cure="remove 'trainable: false', or the layer from 'train'",
             )

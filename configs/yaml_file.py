@@ -171,7 +171,7 @@ def parse_yaml(text: str, file: str) -> Node:
     except (ValueError, OverflowError) as error:
         # The parser lets some through that an escape sequence such as \\UFFFFFFFF causes.
         raise ConfigError(
-            f"YAML error: {error}", where=f"{file}:1", cure="save the file as plain text"
+            f"YAML error: {error}", where=f"{file}:1", cure="use smaller numbers and character codes"
         ) from None
     except RecursionError:
         raise ConfigError(

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
-from arch.pricing.code_caches import WARM
 from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, Lever, PulptrainError
 from configs.model_file import LayerSpec, ModelSpec
 from configs.values import Struct, replace
+from scheduler.code_in_l2 import has_code
 from scheduler.memory.memory_plan import least_l2_bytes, plan_memory
 from scheduler.options import WHOLE_OPS, ScheduleOptions
 from scheduler.programs.program_code import CODE
@@ -53,7 +54,7 @@ def with_levers(
     fits is not known where code is fetched.
     """
     levers: list[Lever] = []
-    has_code = options.code_start != WARM and error.level != "l1"
+    codes = error.level != "l1" and has_code(timing, options.code_start)
 
     def needs(attempt: Attempt) -> tuple[int, bool]:
         phases = build_training_phases(attempt.spec)
@@ -62,7 +63,9 @@ def with_levers(
         return max(item[0] for item in needed), all(item[1] for item in needed)
 
     # Of L2 beside L3 the report has a size that was tried; of a changed model only a bound is asked.
-    before_bytes = min(error.required_bytes, needs(Attempt("", "", spec, timing, options))[0])
+    before_bytes = error.required_bytes
+    with suppress(PulptrainError):
+        before_bytes = min(before_bytes, needs(Attempt("", "", spec, timing, options))[0])
     for attempt in _attempts(error, spec, timing, options):
         try:
             required_bytes, fits = needs(attempt)
@@ -70,7 +73,7 @@ def with_levers(
             continue  # this layer, dtype or optimizer cannot be changed so
         saved_bytes = before_bytes - required_bytes
         if saved_bytes > 0:
-            known = None if fits and has_code else fits
+            known = None if fits and codes else fits
             levers.append(Lever(attempt.name, attempt.how, required_bytes, saved_bytes, known))
     levers.sort(key=lambda lever: (-lever.saved_bytes, lever.name))
     found = tuple(levers[:MAX_LEVERS])

@@ -65,7 +65,11 @@ class WordMemory:
                 kept = written.reshape(-1, *[1] * (self._values.ndim - 1))
                 return np.where(kept, self._values[addresses], self._values.dtype.type(0))
             first = np.arange(len(self))[addresses][~written][0]
-            raise RaceError(f"word {first} of this memory is read before it was written", where=self.path)
+            raise RaceError(
+                f"word {first} of this memory is read before anything was written to it",
+                where=self.path,
+                cure="write the input to this address first",
+            )
         return self._values[addresses]
 
     def held(self, address: int) -> Any:

@@ -82,7 +82,7 @@ class Mvu(Module):
         changes = self.registers.get(name, write.value) != write.value
         if changes and at_cycles < self._live_until.get(name, 0):
             raise RaceError(
-                f"{name} is overwritten in cycle {at_cycles}, but the running job reads it until "
+                f"register {name} is written in cycle {at_cycles}, but the running job uses it until "
                 f"cycle {self._live_until[name]}",
                 where=self.path,
             )
@@ -92,7 +92,11 @@ class Mvu(Module):
         """The command: run what the registers say, `meant` or not. Raises `RaceError` if it still runs."""
         env, launch = self.env, self.timing.launch
         if self.busy:
-            raise RaceError("a command arrived while a job was running", where=self.path)
+            raise RaceError(
+                "the program starts a job while another one runs",
+                where=self.path,
+                cure="wait for the end of the first job",
+            )
         self._check(meant)
         job = job_of(self.registers, meant, self.timing.behaviour) if self._computes else meant
         self.busy = True

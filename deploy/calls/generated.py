@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from arch.spec.program import Compute, Effect, Place
-from configs.dtypes import FP32, DType, dtype_of, is_float, is_narrow
+from configs.dtypes import FP32, INT32, DType, dtype_of, is_float, is_narrow
 from configs.errors import InputError
 from configs.values import Struct, replace
 from deploy.calls.expression import (
@@ -186,7 +186,7 @@ def _of_rows(action: Compute, op: Op, name: str, loop: RowLoop) -> Generated:
     for letters, buffers in (loop.reads, effect.reads), (loop.writes, effect.writes):
         places = {**dict(zip(letters, buffers, strict=False)), **places}
     narrow = {form for form, place in places.items() if is_narrow(place.dtype)}
-    name += _mark(places)
+    name += _mark(places) + "".join(f"_{role}_int" for role in places if places[role].dtype == INT32.name)
     made = {array: places[array] for array in loop.writes}
     read = {array: places[array] for array in loop.reads if array not in made}
 

@@ -164,9 +164,9 @@ def _refuse_stopped(program: Any, where: str) -> None:
         if op == "detach_" or (op == "wrap_with_set_grad_enabled" and not node.args[0]):
             how = "detach_()" if op == "detach_" else "torch.no_grad()"
             raise UnsupportedLayerError(
-                f"{how} stops the gradient, which is not supported here",
+                f"{how} stops the gradient inside the network, which is not supported",
                 where=_place(node, where),
-                cure="use requires_grad=False for the parameters before, or detach() of a parameter",
+                cure="remove it, and set requires_grad=False for the parameters of the layers before it",
             )
 
 

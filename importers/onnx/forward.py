@@ -103,7 +103,7 @@ def import_forward(
         raise InputError(
             f"the inputs of the graph have different batch sizes: {text}",
             where=graph.path,
-            cure="use the same number of samples in the first dimension; store weights as initializers",
+            cure="use the same first dimension for all inputs; store weights as initializers, not as inputs",
         )
     problems: list[UnsupportedLayerError] = []
     for batch_dim in _batch_dims(graph):

@@ -150,9 +150,9 @@ def _positive(draft: Draft, item: Term, number: int) -> Term:
         return item
     if item.name != "output":
         raise UnsupportedLayerError(
-            f"the loss term {item.name} is subtracted, which is not supported",
+            f"the loss term {item.name} is subtracted, but such terms can only be added",
             where="loss",
-            cure="use a weight above 0, or the explicit formula",
+            cure="use a positive weight, or write the formula in torch",
         )
     turned = scaled(Site(draft, f"loss_{number}", "loss"), item.view, -1.0, suffix="_turned")
     return replace(item, view=turned, weight=-item.weight)

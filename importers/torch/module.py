@@ -260,7 +260,9 @@ def load_module(text: str, seed: int = 0) -> Any:
     path, _, member = text.rpartition(":")
     file = Path(path)
     if not file.is_file():
-        raise InputError("the file does not exist", where=path, cure="write FILE.py:NAME, e.g. net.py:Net")
+        raise InputError(
+            "the file does not exist", where=path, cure="check the path; write FILE.py:NAME, e.g. net.py:Net"
+        )
     code = _run(file, text)
     made = getattr(code, member, None)
     if made is None:

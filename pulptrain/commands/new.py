@@ -68,8 +68,8 @@ def command(
     is_energy = kind == "energy"
     if (run is None) != (measured is None) if is_energy else measured is not None:
         raise InputError(
-            "--measured needs --kind energy and the --run that was measured",
-            where="--run",
+            "the option needs --kind energy and --run RUN, the run that was measured",
+            where="--measured",
             cure="use --kind energy --run RUN --measured 57.6mW",
         )
     if run is not None and not (is_table or is_energy):

@@ -140,7 +140,7 @@ def test_a_register_without_shadow_is_not_written_under_a_job() -> None:
     layers, x = two_layers()
     assert (executed(layers, x, timing=published())[0] == outputs(layers, x)[-1]).all()
     hasty = replace(published(), behaviour=replace(RTL, live={}))
-    with pytest.raises(RaceError, match=r"mvuprecision is overwritten in cycle .* the running job"):
+    with pytest.raises(RaceError, match=r"mvuprecision is written in cycle .* the running job"):
         executed(layers, x, timing=hasty, unit=published(), as_made=True)
 
 
@@ -190,7 +190,7 @@ def test_sums_shorter_than_the_extra_cycles() -> None:
         shape, np.ones((64, 64, 1, 1), np.int64), bits=(1, 1, 1), signed=(False, False), bias=np.arange(64)
     )
     ones = np.ones((64, 2, 2), np.int64)
-    with pytest.raises(UnsupportedLayerError, match="ready every 1 cycles") as caught:
+    with pytest.raises(UnsupportedLayerError, match="result comes every 1 cycles") as caught:
         executed([point], ones, timing=published())
     assert "--behaviour documented" in str(caught.value.cure)
     assert (executed([point], ones)[0] == outputs([point], ones)[0]).all()

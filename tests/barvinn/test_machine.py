@@ -187,7 +187,7 @@ def test_the_next_layer_waits_for_the_pipeline() -> None:
     slow = replace(machine(), drain=replace(machine().drain, scale_cycles=5000))
     program = replace(network.program, layers=(network.program.layers[0], replace(second, units=((hasty,),))))
     BarvinnArray(slow).run(network.program)
-    with pytest.raises(RaceError, match="is read before it was written"):
+    with pytest.raises(RaceError, match="is read before anything was written"):
         BarvinnArray(slow).run(program)
 
 
@@ -203,8 +203,8 @@ def test_misuse_is_refused() -> None:
     layer, x = one_row()
     job = compile_network([layer], x, machine()).layers[0].jobs[0][1]
     for change, text in (
-        ({"input_base": 3000}, "is read before it was written"),
-        ({"weight_base": 1}, "is read before it was written"),
+        ({"input_base": 3000}, "is read before anything was written"),
+        ({"weight_base": 1}, "is read before anything was written"),
         ({"output_bits": 40, "msb_index": 20}, "some are overwritten"),
         ({"msb_index": 27}, "MSB index of job .* is 27, but the hardware register holds at most 26"),
         ({"countdown": 1 << 29}, "countdown"),
@@ -221,7 +221,7 @@ def test_a_command_to_a_busy_unit_is_refused() -> None:
     unit = array.units[0]
     unit.memories.weights.write(slice(0, 18), np.zeros((18, 64), np.uint64))
     unit.start_job(job)
-    with pytest.raises(RaceError, match="while a job was running"):
+    with pytest.raises(RaceError, match="while another one runs"):
         unit.start_job(job)
 
 

@@ -75,7 +75,7 @@ def test_a_broken_run_is_refused_and_overflow_is_told() -> None:
     ]
     graph = build_training_graph(replace(load_model("simple-mlp"), dtype="fp8_e4m3"))
     large = {"fc1.weight": np.full(graph.tensors["fc1.weight"].shape, 448, np.float32)}
-    with pytest.raises(NotFiniteError, match="overflows float8_e4m3fn, which has no infinity"):
+    with pytest.raises(NotFiniteError, match="too large for float8_e4m3fn"):
         run_model("simple-mlp", settings, values=large)
 
 

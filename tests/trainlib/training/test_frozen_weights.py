@@ -120,7 +120,7 @@ def test_own_values_are_stored_as_the_model_says(tmp_path: Path) -> None:
             "",
             r"form\.yaml:14: .*int8 needs frozen weights, but weight of the layer is trained",
         ),
-        (changed(NET, "frozen", INT8), "train: [frozen]", r"frozen, which is frozen by trainable"),
+        (changed(NET, "frozen", INT8), "train: [frozen]", r"but the layer has"),
         (changed(NET, "last", INT8), "train: [last]", r"weight of the layer is trained"),
         (
             changed(NET, "act", INT8),

@@ -308,7 +308,7 @@ def test_any_mixture_of_forms_agrees_with_torch(
         (
             changed(CNN, "fc", "trainable: false"),
             "train: [fc]",
-            r"form\.yaml:18: 'train' lists layer fc, which is frozen by trainable: false",
+            r"form\.yaml:18: 'train' lists layer 'fc', but the layer has 'trainable: false'",
         ),
         (changed(CNN, "fc", "trainable: [wieght]"), "", r"form\.yaml:18: .*'trainable' names 'wieght'"),
         (
