@@ -21,7 +21,7 @@ class Refused:
 
 REFUSED: Mapping[str, tuple[Refused, ...]] = {
     "conv1d": (
-        Refused({"out_channels": 2, "kernel": 3}, ((2, 4, 4),), "use a sequence"),
+        Refused({"out_channels": 2, "kernel": 3}, ((2, 4, 4),), "needs a sequence"),
         Refused({"out_channels": 2, "kernel": 9}, ((1, 8),), "larger than the padded input"),
         Refused({"out_channels": 2, "kernel": 3, "padding": [1, 1, 1]}, ((1, 8),), "one number or"),
         Refused({"out_channels": 2, "kernel": 3, "im2col": "dma"}, ((1, 8),), "im2col"),
@@ -86,17 +86,17 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
     "leaky_relu": (Refused({"slope": 1.5}, ((3,),), "slope"), Refused({"slope": -0.1}, ((3,),), "slope")),
     **dict.fromkeys(("tanh", "gelu"), (Refused({"form": "fast"}, ((3,),), "form"),)),
     "swiglu": (
-        Refused({}, ((3,), (4,)), "inputs of swiglu must have one shape"),
+        Refused({}, ((3,), (4,)), "inputs of swiglu must have the same shape"),
         Refused({}, ((3,),), "takes 2 inputs"),
     ),
     "scale": (Refused({}, ((3,),), "no 'factor'"), Refused({"factor": float("nan")}, ((3,),), "factor")),
-    "add": (Refused({}, ((3,), (4,)), "inputs of add must have one shape"),),
+    "add": (Refused({}, ((3,), (4,)), "inputs of add must have the same shape"),),
     "dropout": (Refused({"p": 1.0}, ((3,),), "p"), Refused({"p": -0.5}, ((3,),), "p")),
-    "multiply": (Refused({}, ((3,), (4,)), "inputs of multiply must have one shape"),),
-    "subtract": (Refused({}, ((3,), (4,)), "inputs of subtract must have one shape"),),
-    "divide": (Refused({}, ((3,), (4,)), "inputs of divide must have one shape"),),
-    "maximum": (Refused({}, ((3,), (4,)), "inputs of maximum must have one shape"),),
-    "minimum": (Refused({}, ((3,), (4,)), "inputs of minimum must have one shape"),),
+    "multiply": (Refused({}, ((3,), (4,)), "inputs of multiply must have the same shape"),),
+    "subtract": (Refused({}, ((3,), (4,)), "inputs of subtract must have the same shape"),),
+    "divide": (Refused({}, ((3,), (4,)), "inputs of divide must have the same shape"),),
+    "maximum": (Refused({}, ((3,), (4,)), "inputs of maximum must have the same shape"),),
+    "minimum": (Refused({}, ((3,), (4,)), "inputs of minimum must have the same shape"),),
     "where": (Refused({}, ((3,), (3,)), "takes 3 inputs"),),
     "compare": (Refused({"form": "near"}, ((3,),), "form"),),
     "clip": (Refused({}, ((3,),), "'low' or 'high'"), Refused({"low": float("nan")}, ((3,),), "low")),
@@ -114,7 +114,7 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
     "broadcast_add": (
         Refused({}, ((2, 3), (4, 3)), "cannot (be )?broadcast"),
         Refused({}, ((3,),), "2 inputs"),
-        Refused({}, ((1, 1, 1, 1, 1, 2), (2,)), "too many"),
+        Refused({}, ((1, 1, 1, 1, 1, 2), (2,)), "a strided copy takes"),
     ),
     "expand": (
         Refused({"shape": [4, 3]}, ((2, 3),), "cannot expand"),
@@ -123,23 +123,23 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
     ),
     "parameter": (Refused({}, ((3,),), "no 'shape'"), Refused({"shape": [0]}, ((3,),), "shape")),
     "position": (Refused({"features": 3}, ((3,),), "unknown key 'features'"),),
-    "class_token": (Refused({}, ((4,),), "use a sequence"),),
+    "class_token": (Refused({}, ((4,),), "needs a sequence"),),
     "rnn": (
         Refused({"hidden": 0}, ((4, 3),), "hidden"),
-        Refused({"hidden": 4}, ((3,),), "use a sequence"),
-        Refused({"hidden": 4}, ((2, 3), (5,)), "initial state of rnn"),
+        Refused({"hidden": 4}, ((3,),), "needs a sequence"),
+        Refused({"hidden": 4}, ((2, 3), (5,)), "the initial state has shape"),
         Refused({"hidden": 4}, ((2, 3), (4,), (4,)), "1 to 2 inputs"),
     ),
     "gru": (
         Refused({"hidden": 0}, ((4, 3),), "hidden"),
-        Refused({"hidden": 4}, ((3,),), "use a sequence"),
-        Refused({"hidden": 4}, ((2, 3), (5,)), "initial state of gru"),
+        Refused({"hidden": 4}, ((3,),), "needs a sequence"),
+        Refused({"hidden": 4}, ((2, 3), (5,)), "the initial state has shape"),
         Refused({"hidden": 4}, ((2, 3), (4,), (4,)), "1 to 2 inputs"),
     ),
     "lstm": (
         Refused({"hidden": 0}, ((4, 3),), "hidden"),
-        Refused({"hidden": 4}, ((3,),), "use a sequence"),
-        Refused({"hidden": 4}, ((2, 3), (4,), (5,)), "initial state of lstm"),
+        Refused({"hidden": 4}, ((3,),), "needs a sequence"),
+        Refused({"hidden": 4}, ((2, 3), (4,), (5,)), "the initial state has shape"),
         Refused({"hidden": 4}, ((2, 3), (4,), (4,), (4,)), "1 to 3 inputs"),
     ),
     "embedding": (
@@ -156,7 +156,7 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
     "mhsa": (
         Refused({"heads": 4}, ((5, 6),), "6 features cannot be divided among 4 heads"),
         Refused({"heads": 0}, ((5, 6),), "heads"),
-        Refused({"heads": 2}, ((6,),), "use a sequence"),
+        Refused({"heads": 2}, ((6,),), "needs a sequence"),
     ),
     "softmax": (Refused({"exponential": "fast"}, ((3,),), "exponential"),),
     "log_softmax": (Refused({"exponential": "taylor"}, ((3,),), "exponential"),),
@@ -193,10 +193,10 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
     "transpose": (
         Refused({"axes": [0, 1]}, ((3, 4, 5),), "must be a permutation of the dimensions"),
         Refused({"axes": [0, 0]}, ((3, 4),), "must be a permutation of the dimensions"),
-        Refused({"axes": [0, 1, 2, 3, 4, 5]}, ((1, 1, 1, 1, 1, 1),), "too many"),
+        Refused({"axes": [0, 1, 2, 3, 4, 5]}, ((1, 1, 1, 1, 1, 1),), "a strided copy takes"),
     ),
     "pad": (
-        Refused({"pads": [[1, 1]]}, ((2, 3, 3),), "1 pairs of pads"),
+        Refused({"pads": [[1, 1]]}, ((2, 3, 3),), "the number of pairs is 1"),
         Refused({"pads": [[-1, 1]]}, ((3,),), "pads"),
         Refused({"pads": [[1]]}, ((3,),), "pads"),
         Refused({}, ((3,),), "pads"),

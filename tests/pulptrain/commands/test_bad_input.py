@@ -77,7 +77,7 @@ def test_an_unknown_name_in_a_kernel_is_named_with_its_line(capsys: Capture) -> 
 
 def test_a_kernel_text_of_too_many_instructions(capsys: Capture) -> None:
     said = refused(capsys, "kernel", str(DATA / "k2.yaml"))
-    assert f"k2.yaml:12: more than {MOST_INSTRUCTIONS:,} instructions" in said
+    assert f"k2.yaml:12: the code has more than {MOST_INSTRUCTIONS:,} instructions" in said
 
 
 def test_a_fallback_that_is_no_list(capsys: Capture) -> None:
