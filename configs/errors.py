@@ -127,6 +127,11 @@ MAX_CONTRIBUTORS = 10
 """Contributors a report about a memory lists."""
 
 
+def shortened(text: str, most: int = 60) -> str:
+    """The text for a message: no more of it than a line takes."""
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
 def cure_of(error: Exception, otherwise: str) -> str:
     """What to change where the system refuses a file: a shorter name where that is the reason."""
     return "use a shorter name" if getattr(error, "errno", None) == ENAMETOOLONG else otherwise

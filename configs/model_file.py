@@ -15,13 +15,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from configs.errors import ConfigError
+from configs.errors import ConfigError, shortened
 from configs.library import open_config
 from configs.problems import Problems
 from configs.schema import Schema, validate
 from configs.suggest import suggestion
 from configs.values import Struct, replace
-from configs.yaml_file import Node, shortened
+from configs.yaml_file import Node
 
 _Positive = Annotated[int, Field(ge=1)]
 NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"

@@ -23,14 +23,14 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from configs.errors import ConfigError
+from configs.errors import ConfigError, shortened
 from configs.library import PULP, is_path, open_config
 from configs.problems import Problems
 from configs.schema import Schema, check_keys, validate
 from configs.suggest import check_known, path_suggestion, suggestion
 from configs.units import parse_bytes, parse_hz
 from configs.values import Struct, replace
-from configs.yaml_file import Node, shortened
+from configs.yaml_file import Node
 
 Value = str | int | float | bool
 

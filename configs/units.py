@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from fractions import Fraction
 
-from configs.errors import ConfigError
+from configs.errors import ConfigError, shortened
 from configs.suggest import suggestion
 
 LARGEST_INTEGER = 2**63 - 1
@@ -106,9 +106,8 @@ def parse_si(text: object, unit: str, *, where: str | None = None) -> float:
     match = _QUANTITY.fullmatch(str(text).strip().replace("µ", "u"))
     example = f"'{text} p{unit}'" if unit == "J" else f"'{text} {unit}'"
     if isinstance(text, bool) or match is None:
-        raise ConfigError(
-            f"'{str(text)[:60]}' is not an amount in {unit}", where=where, cure=f"write e.g. '4.1 {unit}'"
-        )
+        message = f"'{shortened(str(text))}' is not an amount in {unit}"
+        raise ConfigError(message, where=where, cure=f"write e.g. '4.1 {unit}'")
     if not match[2]:
         raise ConfigError(f"'{text}' has no unit", where=where, cure=f"add the unit, e.g. {example}")
     prefix = match[2].removesuffix(unit)
@@ -126,7 +125,7 @@ def _parse(
 ) -> int:
     match = None if isinstance(text, bool) else _QUANTITY.fullmatch(str(text).strip())
     if match is None:
-        shown = str(text) if len(str(text)) <= 60 else f"{str(text)[:57]}..."
+        shown = shortened(str(text))
         raise ConfigError(f"'{shown}' is not {what}", where=where, cure=f"write e.g. '{example}'")
     number, unit = Fraction(match[1]), match[2]
     base = next(iter(units))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from configs.errors import ConfigError, InputError, cure_of
+from configs.errors import ConfigError, InputError, cure_of, shortened
 from configs.files import write_text
 from configs.limits import YAML_BYTES_PER_BYTE, check_file_size, check_text_size
 from configs.units import LARGEST_FLOAT, LARGEST_INTEGER
@@ -86,11 +86,6 @@ class Node(Struct, frozen=True, array_like=True):
         if isinstance(self.value, Sequence) and not isinstance(self.value, str):
             return [child.plain() for child in self.value]
         return self.value
-
-
-def shortened(text: str, most: int = 60) -> str:
-    """The text for a message: no more of it than a line takes."""
-    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def read_text(path: Path) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from configs.errors import DoesNotFitError, InputError, PulptrainError, cure_of
+from configs.errors import DoesNotFitError, InputError, PulptrainError, cure_of, shortened
 from configs.files import no_empty_folder
 from configs.limits import DEFAULT_HOST_MEMORY_BYTES, HOST_MEMORY_VARIABLE, size_text
 from configs.old_names import new_options
@@ -129,10 +129,8 @@ def _of_a_name(error: OSError) -> InputError:
     """What is wrong with a name that somebody typed and the system refuses; another error is raised again."""
     if error.errno not in (ENAMETOOLONG, EACCES, ELOOP):
         raise error
-    name, longest = str(error.filename), 60
-    shown = name if len(name) <= longest else f"{name[:longest]}..."
     cure = cure_of(error, "choose a file or folder that you may read or write")
-    return InputError(f"{shown!r}: {error.strerror}", cure=cure)
+    return InputError(f"{shortened(str(error.filename))!r}: {error.strerror}", cure=cure)
 
 
 def dispatch(arguments: list[str]) -> int:
