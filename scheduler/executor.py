@@ -62,7 +62,7 @@ class Executor:
         self.record: Watch | None = None
         """Told as `watch` is, of what is to be kept beside what is checked."""
         self.change: Callable[[str, Array], None] | None = None
-        """Called with what an op has left, where all of it is in L2 or L3: it may change it there."""
+        """Called with what an op has left, where that lies in its home and nowhere else: it may change it."""
         self.not_finite: NotFiniteError | None = None
         self.ended: list[tuple[str, int]] = []
         """Ops of the iteration in the order in which they ended, and of how many results each has told."""
@@ -130,13 +130,12 @@ class Executor:
 
     def _op_ended(self, action: Release, results: Sequence[Array]) -> None:
         op = f"{action.work.op}.{action.work.step}"
-        parts = self._parts.get(op, {})
         for place, array in zip(action.results, results, strict=True):
-            if self.change is not None and place.level != "l1" and place.name not in parts:
+            if self.change is not None and place == self.place(place.name):
                 self.change(place.name, array)
         tensors = dict(zip([place.name for place in action.results], results, strict=True))
         self.ended.append((op, len(tensors)))
-        for name, runs in parts.items():
+        for name, runs in self._parts.get(op, {}).items():
             if name in tensors:
                 tensors[name] = _with_part(self.fetch(name), tensors[name], runs)
         for name, array in tensors.items():
