@@ -6,18 +6,19 @@ Tiles cut the batch and up to two dimensions other than that axis, so a tile has
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 import numpy as np
 
+from trainlib.ir.access import Index, Term
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Tensors
 from trainlib.primitives.definition import Step, Values
-from trainlib.primitives.lowering.axes import Area, Axes, LeadingBoxes
+from trainlib.primitives.lowering.axes import Axes, Form, LeadingBoxes
 from trainlib.primitives.lowering.boxes import leading_extents
-from trainlib.primitives.lowering.pieces import TileBuilder
-from trainlib.primitives.shapes.box_copies import copy_box
+from trainlib.primitives.shapes.box_copies import Copy
 
 
 def piece_number(role: str) -> int:
@@ -47,23 +48,19 @@ class _Joining(LeadingBoxes):
             shape, [axis for axis in range(len(shape) - 1) if axis != op.attributes["axis"]]
         )
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
+    def kernels(self, form: Form) -> Sequence[Copy]:
         """Rows of the whole, the same rows of every piece: a copy for each."""
-        op = area.op
+        op, sizes = form.op, form.op.attributes["sizes"]
         pieces, (whole,) = (op.reads, op.writes) if self.joins else (op.writes, op.reads)
-        first, sizes, shape = 1 + op.attributes["axis"], op.attributes["sizes"], area.sizes(whole)
-        fills = self.joins and len(pieces) < len(sizes)
-        if fills:
-            build.fill(whole, shape, 0.0)
-        for place, role in enumerate(pieces):
-            number, part = piece_number(role), area.sizes(role)
-            start = piece_offsets(sizes)[number]
-            inside = [(0, size) for size in shape]
-            inside[first] = (start, start + sizes[number])
-            sides = (role, part, tuple((0, size) for size in part)), (whole, shape, tuple(inside))
-            source, target = sides if self.joins else sides[::-1]
-            is_first = not self.joins or not (fills or place)
-            copy_box(build, source, target, first=is_first)
+        starts = {role: piece_offsets(sizes)[piece_number(role)] for role in pieces}
+
+        def place(role: str, of: str, offset: int) -> dict[str, Index]:
+            return {f"of {role}": Index("", 0, (Term(f"of {of}"),), offset)}
+
+        if not self.joins:
+            return [Copy(role, (whole,), maps=place(whole, role, start)) for role, start in starts.items()]
+        maps = [place(role, whole, -start) for role, start in starts.items()]
+        return (Copy(whole, pieces, maps=dict(ChainMap(*maps))),)
 
 
 class _Join(_Joining):
