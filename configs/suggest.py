@@ -14,8 +14,12 @@ def closest(word: str, known: Iterable[str]) -> str | None:
     by_folded: dict[str, str] = {}
     for entry in known:
         by_folded.setdefault(entry.casefold(), entry)
-    matches = get_close_matches(word.casefold(), list(by_folded), n=1, cutoff=0.5)
-    return by_folded[matches[0]] if matches else None
+    folded = word.casefold()
+    longer = [entry for entry in by_folded if len(folded) > 1 and entry.startswith(folded)]
+    matches = longer or get_close_matches(folded, list(by_folded), n=3, cutoff=0.5)
+    # Two letters that change places leave the letters as they are.
+    same = (entry for entry in matches if sorted(entry) == sorted(folded))
+    return by_folded[next(same, matches[0])] if matches else None
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

@@ -164,7 +164,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "run simple-mlp --kernel mm=fc1.FW",
-            "simple-mlp: no op or step 'mm' offers a choice of kernels",
+            "simple-mlp: 'mm' is neither an op nor a step with a choice of kernels",
             "write the op first: --kernel fc1.FW=mm",
         ),
         (
@@ -195,12 +195,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "show stall",
-            "show: 'stall' is a group of names; show takes one name of the group",
+            "show: 'stall' is a group of names, but one name is needed",
             f"use one of {STALLS}",
         ),
         (
             "show kernels",
-            "show: 'kernels' is a group of names; show takes one name of the group",
+            "show: 'kernels' is a group of names, but one name is needed",
             "use a name of `pulptrain list kernels`",
         ),
         (
