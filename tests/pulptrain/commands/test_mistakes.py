@@ -191,7 +191,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "run simple-mlp --resident all",
             "--resident: simple-mlp has no tensor 'all'",
-            "use auto (tensors that save cycles), or names: TENSOR,TENSOR@OP..OP",
+            "use auto (tensors that save cycles), or names of tensors: fc.weight, or "
+            "fc.weight@fc.FW..fc.IG for the ops from fc.FW to fc.IG only",
         ),
         (
             "show stall",
@@ -201,7 +202,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "show kernels",
             "show: 'kernels' is a group of names, but one name is needed",
-            "use a name of `pulptrain list kernels`",
+            "use a name that `pulptrain list kernels` prints",
         ),
         (
             "primitive conv2d",

@@ -155,7 +155,7 @@ def test_a_speed_up_adds_up_and_is_at_most_ideal_where_nothing_waits(
         (["8", "--font", "x"], "--font: cannot read 'x'.*8pt"),
         (["8", "--font", "0pt"], "--font"),
         (["8", "--window", "conv9.FW"], "is neither an op nor a range.*START:END"),
-        (["8", "--window", "0:10", "--what", "roofline"], "use the name of an op"),
+        (["8", "--window", "0:10", "--what", "roofline"], "use an op, e.g. conv1.FW"),
         (["8", "--what", "speedup"], "'speed-up'"),
         (["8", "--what", "speed-up"], "a speed-up needs two runs"),
         (["8", "8", "--what", "speed-up"], "have the same number of cores, 8"),
