@@ -24,6 +24,7 @@ from unittest.mock import patch
 import numpy as np
 
 from arch.spec.program import Compute, Place
+from arch.spec.soc_config import READABLE
 from configs.errors import ConfigError, PulptrainError
 from configs.library import list_names
 from configs.values import replace
@@ -66,7 +67,7 @@ def cases() -> tuple[dict[str, list[Called]], set[str]]:
     of_zoo: dict[str, dict[Any, Called]] = defaultdict(dict)
     for model in MODELS:
         print(model, flush=True)
-        for schedule in prepare(model, Settings(codegen=CODEGEN, l2=L2, l3=L3)).schedules:
+        for schedule in prepare(model, Settings(codegen=CODEGEN, l2=L2, l3=L3, form=READABLE)).schedules:
             ops = {(op.layer, op.step): op for op in schedule.graph.ops}
             seen = set[Any]()
             for action in schedule.program.actions:
