@@ -91,7 +91,11 @@ def parse_percent(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise InputError(f"cannot read {text!r}", where="--fail-above", cure="write a percentage, e.g. 2%")
+        raise InputError(
+            f"{text!r} is not a percentage of 0 or more",
+            where="--fail-above",
+            cure="write a percentage, e.g. 2%",
+        )
     return value
 
 
