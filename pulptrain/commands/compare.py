@@ -34,8 +34,8 @@ def command(
         common.option(
             "--fail-above",
             "PERCENT",
-            "Exit with code 5 if the last run is slower than the first by more than this, e.g. 2%. If a run "
-            "is compared with measured cycles: if total cycles differ by more than this, up or down.",
+            "Exit with code 5 if the last run is slower than the first by more than this, e.g. 2%, or if "
+            "simulated and measured total cycles differ by more than this.",
         ),
     ] = None,
     in_l1: Annotated[

@@ -155,7 +155,7 @@ LearningRate = Annotated[
     option(
         "--learning-rate",
         "RATE",
-        "Learning rate of an ONNX training graph that stores none (default 0.001).",
+        "Learning rate of an ONNX training graph that does not store one (default 0.001).",
         min=0.0,
     ),
 ]

@@ -119,7 +119,7 @@ class SourceOptions(TypedDict, total=False):
         float | None,
         Option(
             "RATE",
-            "Learning rate of an ONNX training graph that stores none (default 0.001).",
+            "Learning rate of an ONNX training graph that does not store one (default 0.001).",
             MODEL,
             swept=False,
         ),
