@@ -278,7 +278,7 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
         Refused({"class_weights": [1.0, 2.0]}, ((3,),), "2 class_weights, but 3 classes"),
         Refused({"ignore_index": 1}, ((3,),), "ignore_index needs hard labels"),
         Refused({"label_smoothing": 1.5}, ((3,),), "must be at most 1"),
-        Refused({"weight": 0.0}, ((3,),), "greater than 0"),
+        Refused({"weight": 0.0}, ((3,),), "must be a number above 0"),
     ),
     "bce": (Refused({"element_weights": [1.0, 2.0]}, ((3,),), "2 element_weights, but 3 channels"),),
     "bce_with_logits": (
