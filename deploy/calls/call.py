@@ -23,7 +23,7 @@ from typing import Any
 
 from arch.spec.isa import NestCall
 from arch.spec.program import Compute, Effect, Place
-from configs.dtypes import FP32, DType
+from configs.dtypes import FP32, INT32, DType
 from configs.errors import ConfigError, InputError
 from configs.values import Struct, replace
 from deploy.calls.generated import C_TYPES, Generated, dtype_at, generated
@@ -314,13 +314,14 @@ def _call(nest: NestCall, addresses: tuple[int, ...], effect: Effect, op: Op) ->
         for field, (_, value) in zip(declared, fields, strict=True)
         if field.pointer and field.ctype == C_TYPES[FP32]
     }
-    narrow = sorted({dtype for dtype in arrays.values() if dtype.is_narrow})
+    formats = {*arrays.values()}  # integers beside floats are converted, alone they are moved
+    narrow = sorted(dtype for dtype in formats if dtype.is_narrow) or [INT32] * ({FP32, INT32} <= formats)
     if len(narrow) > 1:
         words = " and ".join(dtype.word for dtype in narrow)
         what = f"kernel {kernel} has no C source for {words} in one call"
         raise InputError(what, where=op.name, cure="use one dtype")
     if narrow:
-        wide = sorted(name for name, dtype in arrays.items() if not dtype.is_narrow)
+        wide = sorted(name for name, dtype in arrays.items() if dtype != narrow[0])
         summed = any((effect.details.get("order"), *effect.details.get("orders", ())))
         source = _in_format(source.file, narrow[0], tuple(wide), summed)
         mark = source.file.removesuffix(".c").removeprefix(kernel_sources()[kernel].file.removesuffix(".c"))
