@@ -72,10 +72,7 @@ _FILES = (
     "trainlib.primitives.optimizers.table",
     # Put into the graph by its builder.
     "trainlib.primitives.shapes.layout",
-    "trainlib.primitives.optimizers.accumulate",
-    "trainlib.primitives.optimizers.gradient_accumulation",
-    "trainlib.primitives.optimizers.weight_average",
-    "trainlib.primitives.optimizers.gradient_clipping",
+    "trainlib.primitives.optimizers.gradient_ops",
 )
 """Every file of primitives: of one of its own name (`PRIMITIVE`), or of several (`PRIMITIVES`)."""
 
@@ -83,7 +80,7 @@ _SEVERAL = (
     "trainlib.primitives.elementwise.table",
     "trainlib.primitives.losses.table",
     "trainlib.primitives.optimizers.table",
-    "trainlib.primitives.optimizers.gradient_clipping",
+    "trainlib.primitives.optimizers.gradient_ops",
     "trainlib.primitives.pooling.reduce_mean",
     "trainlib.primitives.pooling.reduce_max",
     "trainlib.primitives.elementwise.arithmetic",

@@ -61,7 +61,8 @@ def test_integers_are_converted_where_a_layer_computes_with_them(layer: str, tmp
     model = tmp_path / "model.yaml"
     model.write_text(
         "{name: integers, inputs: {a: {shape: [6], classes: 9}, b: {shape: [6]}}, loss: mse,"
-        f" optimizer: {{name: sgd, learning_rate: 0.01}}, layers: [{{name: of_a, type: {layer}, inputs: [a]}},"
+        " optimizer: {name: sgd, learning_rate: 0.01},"
+        f" layers: [{{name: of_a, type: {layer}, inputs: [a]}},"
         " {name: of_b, type: linear, out_features: 6, inputs: [b]},"
         " {name: both, type: add, inputs: [of_a, of_b]}]}"
     )
