@@ -68,6 +68,9 @@ _OPTIONAL = (
 FP32_BYTES = 4
 """Bytes of an element of a kernel, if its file does not say otherwise."""
 
+AS = "_as_"
+"""In the name of a form: what is computed, and whose nest was its price."""
+
 MOST_CODE_BYTES = 1 << 20
 """Size of the machine code of one kernel."""
 
