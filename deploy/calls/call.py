@@ -309,10 +309,13 @@ def _call(nest: NestCall, addresses: tuple[int, ...], effect: Effect, op: Op) ->
     struct = source.kernels[kernel]
     declared = source.structs[struct]
     fields = tuple((field.name, values.value(field)) for field in declared)
+    pairs = [(field, value) for field, (_, value) in zip(declared, fields, strict=True) if field.pointer]
+    typed = [value for field, value in pairs if field.ctype != C_TYPES[FP32]]  # another view of a buffer
+    seen = {value.address for value in typed if isinstance(value, Pointer)}
     arrays = {
-        field.name: _format(value, effect)
-        for field, (_, value) in zip(declared, fields, strict=True)
-        if field.pointer and field.ctype == C_TYPES[FP32]
+        field.name: FP32 if isinstance(value, Pointer) and value.address in seen else _format(value, effect)
+        for field, value in pairs
+        if field.ctype == C_TYPES[FP32]
     }
     formats = {*arrays.values()}  # integers beside floats are converted, alone they are moved
     narrow = sorted(dtype for dtype in formats if dtype.is_narrow) or [INT32] * ({FP32, INT32} <= formats)
