@@ -43,7 +43,8 @@ STORED = ROOT / "docs" / "deploy-generated.json"
 BY_HAND = "4023bdef"
 """The last revision before row programs."""
 
-CODEGEN = "clang-rv32"
+CODEGEN, COMPILED = "clang-rv32", "export-rv32"
+"""Whose nests the C is compared with, and which of them are read off C."""
 
 CORES = 8
 
@@ -108,7 +109,7 @@ def by_hand(one: Called, old: Mapping[str, Source]) -> Called | None:
     origin, effect, made = one.action.team.origin, one.action.effect, one.calls[0].kernel
     assert origin is not None
     assert effect is not None
-    name = str(effect.details.get("source", one.nest.kernel))
+    name = str(effect.details.get("source", one.action.team.kernel))
     if name not in old or "loop" in effect.details:
         return None
     flags = {
@@ -137,6 +138,11 @@ def _image(places: Sequence[Place], generator: np.random.Generator) -> bytes:
 
 POSITIVE = {"var", "inv_std", "running_var"}
 """Buffers whose numbers have roots."""
+
+
+def _of_library(nest: str) -> bool:
+    """Whether a nest is PULP-TrainLib's own kernel, not read off the C of ours."""
+    return COMPILED not in Path(LIBRARY.header(CODEGEN, nest).section.file).parts
 
 
 def _some(found: list[Called]) -> list[Called]:
@@ -217,6 +223,7 @@ def main() -> int:
             "c": sum(today[number][0] for number in places),
             "called": sum(today[number][1] for number in places),
             "nest": sum(issued(CODEGEN, one.nest[1:]) for one in some),
+            "library": all(_of_library(one.nest.kernel) for one in some),
         }
         known = [of_hand for number in places if (of_hand := hand[number]) is not None]
         if len(known) == len(places):
@@ -234,11 +241,15 @@ def page() -> str:
     over_nest = {row["kernel"]: (row["c"] + row["called"]) / row["nest"] for row in rows if row["nest"]}
     above = [f"`{name}`" for name, ratio in over_hand.items() if ratio > MOST]
     alone = [row["kernel"] for row in rows if not row["called"] and row["kernel"] in over_nest]
+    beyond = {name for name in alone if over_nest[name] > MOST}
+    library = [f"`{row['kernel']}`" for row in rows if row["kernel"] in beyond and row["library"]]
+    ours = [f"`{row['kernel']}`" for row in rows if row["kernel"] in beyond and not row["library"]]
     text = (
         f"{len(rows)} kernels are generated. Of {len(over_hand)} that were written by hand before all but "
         f"{len(above)} ({', '.join(above)}) execute at most {MOST:.2f} times those instructions. Of "
-        f"{len(alone)} that call no function {sum(over_nest[name] <= MOST for name in alone)} are at most "
-        f"that far above their nest of `{CODEGEN}`."
+        f"{len(alone)} that call no function {len(alone) - len(beyond)} are at most that far above their "
+        f"nest of `{CODEGEN}`. Of the others {len(library)} have the nest of the library's own kernel, which is "
+        f"other code ({', '.join(library)}), {len(ours)} share the nest of another C kernel ({', '.join(ours)})."
     )
     shown = [
         (
