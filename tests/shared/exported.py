@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from arch.spec.program import Program
+from arch.spec.soc_config import READABLE
 from deploy.project.project import Project, project_of
 from deploy.project.recorded import Recorded
 from pulptrain.deploying.deployed import write_files
@@ -45,9 +46,9 @@ class Exported:
 
 
 def exported(model: str, iterations: int = 2, **options: object) -> Exported:
-    """A run of a model file with these settings."""
+    """A run of a model file with these settings; ops are functions, unless they say otherwise."""
     recorded = Recorded()
-    settings = Settings(**options)  # type: ignore[arg-type]
+    settings = Settings(**{"form": READABLE, **options})  # type: ignore[arg-type]
     outcome = run_model(model, settings, iterations=iterations, traced=False, record=recorded)
     return Exported(outcome, recorded)
 

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from arch.spec.soc_config import READABLE
 from tools.pages.page import table
 
 MLP = """
@@ -699,7 +700,7 @@ def export(name: str, folder: Path) -> None:
     text, options = EXPORTS[name]
     model = folder.with_suffix(".yaml")
     model.write_text(text)
-    pulptrain.deploy(str(model), str(folder), **options)
+    pulptrain.deploy(str(model), str(folder), **{"form": READABLE, **options})
     ended = check(folder)
     if ended.returncode:
         raise RuntimeError(f"{name} is wrong as it is: {ended.stdout}{ended.stderr}")

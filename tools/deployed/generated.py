@@ -24,6 +24,7 @@ from unittest.mock import patch
 import numpy as np
 
 from arch.spec.program import Compute, Place
+from arch.spec.soc_config import READABLE
 from configs.errors import ConfigError, PulptrainError
 from configs.library import list_names
 from configs.values import replace
@@ -67,7 +68,7 @@ def cases() -> tuple[dict[str, list[Called]], set[str]]:
     of_zoo: dict[str, dict[Any, Called]] = defaultdict(dict)
     for model in MODELS:
         print(model, flush=True)
-        for schedule in prepare(model, Settings(codegen=CODEGEN, l2=L2, l3=L3)).schedules:
+        for schedule in prepare(model, Settings(codegen=CODEGEN, l2=L2, l3=L3, form=READABLE)).schedules:
             ops = {(op.layer, op.step): op for op in schedule.graph.ops}
             seen = set[Any]()
             for action in schedule.program.actions:
@@ -248,8 +249,8 @@ def page() -> str:
         f"{len(rows)} kernels are generated. Of {len(over_hand)} that were written by hand before all but "
         f"{len(above)} ({', '.join(above)}) execute at most {MOST:.2f} times those instructions. Of "
         f"{len(alone)} that call no function {len(alone) - len(beyond)} are at most that far above their "
-        f"nest of `{CODEGEN}`. Of the others {len(library)} have the nest of the library's own kernel, which is "
-        f"other code ({', '.join(library)}), {len(ours)} share the nest of another C kernel ({', '.join(ours)})."
+        f"nest of `{CODEGEN}`. Of the others {len(library)} have the nest of the library's own kernel, other "
+        f"code ({', '.join(library)}), {len(ours)} the nest of another C kernel ({', '.join(ours)})."
     )
     shown = [
         (

@@ -19,6 +19,7 @@ from typing import Any
 
 from arch.spec.isa import NestCall
 from arch.spec.program import Compute
+from arch.spec.soc_config import READABLE
 from pulptrain.deploying.deployed import EXPORTED
 from pulptrain.given.settings import Settings
 from pulptrain.running.session import prepare
@@ -76,7 +77,7 @@ def main() -> int:
 def _calls(model: str) -> dict[str, list[Any]]:
     """By op how often it calls which nest on which sizes."""
     found: dict[str, Counter[NestCall]] = defaultdict(Counter)
-    for schedule in prepare(model, Settings(codegen=PLANNED, l2=L2)).schedules:
+    for schedule in prepare(model, Settings(codegen=PLANNED, l2=L2, form=READABLE)).schedules:
         for action in schedule.program.actions:
             if isinstance(action, Compute):
                 assert action.team.origin is not None

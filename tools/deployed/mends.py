@@ -11,8 +11,10 @@ import sys
 from collections import defaultdict
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from arch.pricing.code_caches import STEADY, WARM
+from arch.spec.soc_config import READABLE
 from pulptrain.given.settings import Settings
 from pulptrain.running.session import prepare
 from scheduler.code_in_l2 import placed_with_code, without_code
@@ -59,23 +61,17 @@ def main() -> int:
 def _row(model: str, buffering: str, *, known: bool) -> tuple[int | str, ...]:
     """Cycles of an iteration: with the C of then, where it was executed, with that of today, with nests."""
     start = WARM if known else STEADY  # the executed ones were planned with all code in the caches
-    settings = Settings(
-        soc=RTL_MACHINE, codegen=CODEGEN, l1=L1, icache=start, buffering=buffering, timing="rtl"
-    )
+    how: dict[str, Any] = {
+        "soc": RTL_MACHINE,
+        "codegen": CODEGEN,
+        "l1": L1,
+        "icache": start,
+        "buffering": buffering,
+    }
+    settings = Settings(**how, form=READABLE)
     schedule = prepare(model, settings).schedule
     folder = Path("out/mends") / f"{Path(model).stem}-{buffering}"
-    options = (
-        "--soc",
-        RTL_MACHINE,
-        "--codegen",
-        CODEGEN,
-        "--l1",
-        L1,
-        "--icache",
-        start,
-        "--buffering",
-        buffering,
-    )
+    options = [word for key, value in how.items() for word in (f"--{key}", value)]
     shares = {
         op: found["c"] / found["nest"] for op, found in execute(model, folder.absolute(), *options).items()
     }

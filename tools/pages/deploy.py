@@ -17,7 +17,7 @@ SHOWN = ("conv1_FW", "fc_IG")
 
 def functions() -> str:
     """Two functions of network.c of the tutorial's network."""
-    schedule = prepare("tutorial-cnn", Settings()).schedule
+    schedule = prepare("tutorial-cnn", Settings(form="readable")).schedule
     (program,) = programs_of([schedule], c_calls, [])
     text = ops_text(program.statements.ops, program.functions, program.buffers)
     parts = [part for part in text.split("\n\n") if any(f"void {name}(void)" in part for name in SHOWN)]

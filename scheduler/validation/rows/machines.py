@@ -13,7 +13,7 @@ from arch.blocks.soc import Soc
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.pricing.window_plan import PricingWindow
 from arch.spec.program import Action, Program
-from arch.spec.soc_config import load_soc, with_values
+from arch.spec.soc_config import READABLE, load_soc, with_values
 from arch.spec.timing import SocTiming
 from configs.errors import PulptrainError
 from configs.limits import require_host_memory
@@ -76,7 +76,8 @@ def _machine(
     l2_bytes: int,
 ) -> SocTiming:
     timing = _preset(soc, profile)
-    timing = with_values(timing, {"cores": max(timing.cores, cores), "l1.bank_conflicts": bank_conflicts})
+    values = {"cores": max(timing.cores, cores), "l1.bank_conflicts": bank_conflicts, "form": READABLE}
+    timing = with_values(timing, values)
     mapping, latency_cycles = BUILDS.get(build, ("", 0))
     timing = with_values(timing, {"fpu": mapping or fpus})
     if latency_cycles:

@@ -20,7 +20,7 @@ from arch.pricing.code_caches import COLD, STEADY, WARM
 from arch.pricing.cost_model import CoreCost, CostModel, TeamCost, Traffic
 from arch.spec.isa import TeamWork
 from arch.spec.program import Compute
-from arch.spec.soc_config import load_soc, with_values
+from arch.spec.soc_config import READABLE, load_soc, with_values
 from arch.spec.timing import SocTiming
 from configs.errors import InputError
 from configs.model_file import load_model
@@ -118,8 +118,8 @@ class Run(Struct, frozen=True):
 
 
 def rtl_of_the_bench() -> SocTiming:
-    """The machine of rows whose L2 is a memory of the bench."""
-    timing = load_soc(RTL_MACHINE, "rtl")
+    """The machine of rows whose L2 is a memory of the bench, on which ops were functions."""
+    timing = with_values(load_soc(RTL_MACHINE, "rtl"), {"form": READABLE})
     icache = timing.icache
     return with_part(
         timing,
