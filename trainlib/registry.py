@@ -42,9 +42,7 @@ _FILES = (
     "trainlib.primitives.elementwise.parameter",
     "trainlib.primitives.elementwise.position",
     "trainlib.primitives.attention.class_token",
-    "trainlib.primitives.recurrent.rnn",
-    "trainlib.primitives.recurrent.gru",
-    "trainlib.primitives.recurrent.lstm",
+    "trainlib.primitives.recurrent.cells",
     "trainlib.primitives.attention.embedding",
     "trainlib.primitives.contractions.matmul",
     "trainlib.primitives.attention.mhsa",
@@ -84,6 +82,7 @@ _SEVERAL = (
     "trainlib.primitives.pooling.reduce_mean",
     "trainlib.primitives.pooling.reduce_max",
     "trainlib.primitives.elementwise.arithmetic",
+    "trainlib.primitives.recurrent.cells",
 )
 """Those of several, in the order in which a name that is no file's is looked for in them."""
 

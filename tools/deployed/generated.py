@@ -141,13 +141,22 @@ POSITIVE = {"var", "inv_std", "running_var"}
 """Buffers whose numbers have roots."""
 
 
+def _priced(one: Called) -> str:
+    """The nest that prices a call."""
+    return LIBRARY.form(CODEGEN, one.nest.kernel, one.form)
+
+
+def _issued(one: Called) -> int:
+    return issued(CODEGEN, one.nest._replace(kernel=_priced(one))[1:])
+
+
 def _of_library(nest: str) -> bool:
     """Whether a nest is PULP-TrainLib's own kernel, not read off the C of ours."""
     return COMPILED not in Path(LIBRARY.header(CODEGEN, nest).section.file).parts
 
 
 def _some(found: list[Called]) -> list[Called]:
-    ordered = sorted(found, key=lambda one: issued(CODEGEN, one.nest[1:]))
+    ordered = sorted(found, key=_issued)
     ordered = [one for one in ordered if one.nest.cores == CORES] or ordered
     return ordered if len(ordered) <= SHAPES else [*ordered[: SHAPES // 2], *ordered[-(SHAPES // 2) :]]
 
@@ -223,8 +232,8 @@ def main() -> int:
             "zoo": name in of_zoo,
             "c": sum(today[number][0] for number in places),
             "called": sum(today[number][1] for number in places),
-            "nest": sum(issued(CODEGEN, one.nest[1:]) for one in some),
-            "library": all(_of_library(one.nest.kernel) for one in some),
+            "nest": sum(map(_issued, some)),
+            "library": all(_of_library(_priced(one)) for one in some),
         }
         known = [of_hand for number in places if (of_hand := hand[number]) is not None]
         if len(known) == len(places):
