@@ -139,7 +139,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "primitive conv2d --shape 3,8,8",
-            "--shape: cannot read '3,8,8'",
+            "--shape: '3,8,8' is not a shape",
             "3x8x8",
         ),
         (
