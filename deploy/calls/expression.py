@@ -532,12 +532,9 @@ class Writer:
             return simple_text()
         if op in _BOUNDS and (args[1].value is not None or args[1].op[0] == "."):
             op = _BOUNDS[op]
-
-        def number(index: int) -> str:
-            exact = args[index].value is not None or args[index].kind == "float"
-            return part(index, _CHOICE, "float") if exact else f"(float){part(index, _ATOM, 'float')}"
-
-        return f"{op}({', '.join(map(number, range(len(args))))})", _ATOM
+        cast = [value.value is None and value.kind != "float" for value in args]
+        texts = ("(float)" * c + part(at, _ATOM if c else _CHOICE, "float") for at, c in enumerate(cast))
+        return f"{op}({', '.join(texts)})", _ATOM
 
     def _infix(self, item: Symbol, like: str, kinds: set[str]) -> tuple[str, int]:
         """Left, operator, right; the longer side has a name where both would be too long."""

@@ -114,9 +114,6 @@ def pointers(loop: RowLoop, used: Iterable[str], index: str) -> list[str]:
     return lines
 
 
-_NOT_BEYOND = {"largest": "<=", "smallest": ">="}
-
-
 class RowWriter(Writer):
     """Statements of one row."""
 
@@ -190,10 +187,10 @@ class RowWriter(Writer):
 
     def _steps(self, name: str, item: Symbol, *, alone: bool) -> list[str]:
         """The same; a largest that no other reduction shares its loop with ends at the first NaN."""
-        if not alone or item.op not in _NOT_BEYOND:
+        if not alone or item.op not in ("largest", "smallest"):
             return [self._step(name, item)]
         each = self._named(item.args[0], self.text(item.args[0], user=ELEMENT))
-        found = f"if (!({each} {_NOT_BEYOND[item.op]} {name})) {{"
+        found = f"if (!({each} {'<=' if item.op == 'largest' else '>='} {name})) {{"
         return [found, *indented([f"{name} = {each};", f"if ({each} != {each})", "    break;"]), "}"]
 
     def _step(self, name: str, item: Symbol) -> str:
