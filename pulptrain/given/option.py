@@ -63,10 +63,11 @@ class Option(Struct, frozen=True):
         """Raise `InputError` for an empty text in place of the name of a file or folder."""
         if value == "" and _PATH.search(self.metavar):
             words = f"{self.flag} {self.metavar}".strip()
-            sentence = _SENTENCE_END.split(self.help)[0]
-            cure = f"write {words}: {sentence}"
+            sentence = _SENTENCE_END.split(self.help)[0].rstrip(".")
             raise InputError(
-                "the value is empty, but must be a name", where=self.flag or self.metavar, cure=cure
+                "the name of the file or folder is empty",
+                where=self.flag or self.metavar,
+                cure=f"use {words} ({sentence})",
             )
 
     @property

@@ -13,10 +13,9 @@ from trainlib.kernels import catalogue, expressions
 from trainlib.primitives.attention import softmax
 from trainlib.primitives.contractions import conv_nests, matrix_products
 from trainlib.primitives.contractions.conv_im2col import Im2col
-from trainlib.primitives.lowering import calls, elementwise
+from trainlib.primitives.lowering import calls, elementwise, forks
 from trainlib.primitives.lowering.calls import transpose_call
 from trainlib.primitives.lowering.kernel_call import Piece
-from trainlib.primitives.norms import norm_lowering
 from trainlib.primitives.pooling import pooling
 
 DEFECTS: dict[str, Change] = {}
@@ -184,7 +183,7 @@ def _norm_as_forward() -> Sequence[Replacement]:
         forward = {"X": arrays["X"], "Y": arrays["G"], "W": arrays["W"]}
         return right(choice, "instnorm_fw", sizes, forward, *args, **more)
 
-    return around(norm_lowering, "kernel_call", wrong)
+    return around(forks, "kernel_call", wrong)
 
 
 @_defect("scheduler/tiles/partial_sums.py", "partial sums of a cut K are added without a kernel")

@@ -137,9 +137,10 @@ def compared(summaries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Co
         check_causes(summary, name)
         if summary["model"] != summaries[0]["model"]:
             raise InputError(
-                f"the run has model {summary['model']}, but run {names[0]} has {summaries[0]['model']}",
+                f"the model of this run is '{summary['model']}', but that of run '{names[0]}' is "
+                f"'{summaries[0]['model']}'",
                 where=name,
-                cure="use runs of one model",
+                cure="use runs of the same model",
             )
     by_run = [{op_name(op): op for op in summary["ops"]} for summary in summaries]
     ops = [

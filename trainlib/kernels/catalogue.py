@@ -274,4 +274,5 @@ def positive(where: str, **sizes: int) -> None:
     """Raise InputError for a size that is no positive integer."""
     for name, value in sizes.items():
         if type(value) is not int or value < 1:
-            raise InputError(f"{name} is {value!r}, not 1 or more", where=where, cure="use 1, 2, 3 ...")
+            what = f"{name} is {value!r}, but must be a whole number of 1 or more"
+            raise InputError(what, where=where, cure=f"use {name} = 1 or more")

@@ -34,7 +34,7 @@ COLD = "measured with cold caches on one core; the file does not specify the fet
 CURE = "use --keep-going to predict the other rows"
 
 NOT_MODELLED = {
-    "fc_fetch_en_write_to_core0_main(cold I$)": "it starts a cluster that is off; in a program it runs",
+    "fc_fetch_en_write_to_core0_main(cold I$)": "it starts the cluster; simulated programs find it running",
     "fc_event_write_to_core0_wake": "part of fc.offload_cycles, which the model does not split",
 }
 """Name of a row -> why it has no model."""

@@ -332,10 +332,10 @@ def test_an_empty_name_of_a_file_or_folder_is_refused_by_its_option(name: str, c
             flag = option.opts[0]
             said = refused(capsys, name, *words, flag, "")
             assert said.startswith(
-                f"pulptrain: error: {flag}: the value is empty, but must be a name\n  try: {flag} "
+                f"pulptrain: error: {flag}: the name of the file or folder is empty\n  try: use {flag} "
             )
 
 
 def test_an_empty_name_is_refused_from_python_too() -> None:
-    with pytest.raises(InputError, match="--schedule: the value is empty, but must be a name"):
+    with pytest.raises(InputError, match="--schedule: the name of the file or folder is empty"):
         pt.run("simple-mlp", schedule="")

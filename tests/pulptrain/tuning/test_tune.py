@@ -390,7 +390,7 @@ def test_ctrl_c_leaves_a_schedule_that_runs(
         (["--strategy", "best"], "exhaustive"),
         (["--workers", "0"], "1 or more"),
         (["--executor", "dask://"], "dask://HOST:PORT"),
-        (["--cache", "c", "--no-cache"], "--cache and --no-cache contradict"),
+        (["--cache", "c", "--no-cache"], "--no-cache: the option cannot be used together with --cache"),
         (["--start", "none.yaml"], "the file does not exist"),
         (["--tilings", "-1"], "--tilings"),
         (["--step-variants", "gpu"], "unknown variant 'gpu'"),

@@ -19,7 +19,7 @@ from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, P
 from trainlib.primitives.lowering.axes import LEADING, Axes, Form, LeadingBoxes
 from trainlib.primitives.lowering.boxes import CUT_DIMENSIONS, rows_of
 from trainlib.primitives.lowering.calls import BATCH, VECTOR_ADD
-from trainlib.primitives.lowering.forks import Fork, column_sum, copying
+from trainlib.primitives.lowering.forks import EVERY, Fork, column_sum, copying
 
 START = Initial("normal", 0.02)
 
@@ -41,9 +41,9 @@ class PositionForward(LeadingBoxes):
         """A fork for each sample."""
         sizes = {"elements": form.axes("w")}
         if "x" not in form.op:
-            return (copying("w", "y", sizes, each=True),)
+            return (copying("w", "y", sizes, each=EVERY),)
         flags = {"repeated": 0}
-        return (Fork(VECTOR_ADD, "X:x G:w Y:y", "x w -> y", np.add, sizes, each=True, flags=flags),)
+        return (Fork(VECTOR_ADD, "X:x G:w Y:y", "x w -> y", np.add, sizes, each=EVERY, flags=flags),)
 
 
 class PositionGradient(LeadingBoxes):

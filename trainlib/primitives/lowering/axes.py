@@ -34,6 +34,9 @@ Axes = tuple[str, ...]
 ONE = "1"
 """A dimension of one element."""
 
+LAST = "last"
+"""One more, behind the others of tensors of samples that have all dimensions of a kernel."""
+
 LEADING = (BATCH, *(f"d{number}" for number in range(16)))
 """Names of the dimensions of a tensor whose layer names none."""
 
@@ -61,7 +64,9 @@ class Form:
     def __init__(self, lowering: AxesLowering, op: Op, tensors: Tensors) -> None:
         self.lowering, self.op, self.tensors = lowering, op, tensors
         self.sizes = lowering.dimensions(op, tensors)
-        self.whole: dict[str, Extent] = {name: (0, size) for name, size in (*self.sizes.items(), (ONE, 1))}
+        self.whole: dict[str, Extent] = {
+            name: (0, size) for name, size in (*self.sizes.items(), (ONE, 1), (LAST, 1))
+        }
         self.maps = lowering.maps(op, tensors)
         self.inexact = [index for index in self.maps.values() if not index.is_exact(self.sizes)]
         """Maps without an element for each iteration."""
@@ -78,7 +83,7 @@ class Form:
         return self.lowering.kernels(self)
 
     def _axes_of(self, name: str) -> Axes:
-        if name in self.op.roles:
+        if name in self.op.roles or name not in self.scratch:
             return self.lowering.axes_of(self.op, self.tensors, name)
         return tuple(axis for group in self.scratch[name] for axis in group)
 

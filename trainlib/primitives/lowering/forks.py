@@ -6,6 +6,7 @@ Sizes, shapes of arrays, row programs, the call of every tile and the untiled re
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from math import prod
@@ -16,25 +17,31 @@ import numpy as np
 from configs.values import Struct
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array, KernelCall, part
+from trainlib.kernels.library import LIBRARY
 from trainlib.primitives.definition import Shape, Values
 from trainlib.primitives.formulas import wide
-from trainlib.primitives.lowering.axes import Area, Axes, AxesLowering, Form
+from trainlib.primitives.lowering.axes import LAST, ONE, Area, Axes, AxesLowering, Form
 from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.lowering.pieces import TileBuilder
 from trainlib.primitives.lowering.row_loop import RowLoop
 
+EVERY, FIRST, LATER = slice(None), slice(1), slice(1, None)
+"""Samples of which there is a call each."""
+
 
 class Fork(Struct, frozen=True, dict=True):
     """A call of the nest `nest`, in which `formula` makes arrays of arrays.
 
-    `buffers` are those of the arrays of the nest, ``X:x Z:sums``; `moves` says what is read and written,
-    ``x -> sums``. A size is the product of some dimensions, or 1. The formula has an array with all sizes
-    that it has dimensions of, in their order, and 1 for each of the others. `flags` are other sizes.
-    `rows` to `across` are those of `RowLoop`; without `elements` there is none. `larger`: the larger of two
-    `rows` goes over the cores; this is the mark if it is the second. `each`: a call for every sample;
-    `alone`: the master core only. `reduced`: what is written has no elements, also of a vector, which has one
-    in a row.
+    `buffers` are those of the arrays of the nest, ``X:x Z:sums``; ``W:w=x`` is an array w that there is not,
+    with a buffer that stands in. `moves` says what is read and written, ``x -> sums``. A size is the product
+    of some dimensions, or 1; of dimensions in `maps` those they are of. The formula has an array with all
+    sizes that it has dimensions of, in their order, and 1 for each of the others; of a `matrix` it has
+    [rows, elements] in float64. `named` are the sizes of the nest by its names, where they are not these,
+    `flags` others. `rows` to `across` are those of `RowLoop`; without `elements` there is none. `larger`: the
+    larger of two `rows` goes over the cores; this is the mark if it is the second. `each`: a call for each of
+    these samples; `alone`: the master core only. `reduced`: what is written has no elements, also of a
+    vector, which has one in a row.
     """
 
     nest: str
@@ -48,15 +55,23 @@ class Fork(Struct, frozen=True, dict=True):
     mark: str = ""
     across: bool = False
     larger: str = ""
-    each: bool = False
+    each: slice | None = None
     alone: bool = False
     flags: Mapping[str, int] = {}
     reduced: bool = False
+    named: Mapping[str, str] = {}
+    maps: Mapping[str, Axes] = {}
+    matrix: bool = False
+
+    @cached_property
+    def roles(self) -> dict[str, str]:
+        """What the arrays are, by their names."""
+        return {item[0]: item[2:].partition("=")[0] for item in self.buffers.split()}
 
     @cached_property
     def arrays(self) -> dict[str, str]:
         """Buffers by the names of arrays."""
-        return dict(item.split(":") for item in self.buffers.split())
+        return {item[0]: re.split("[:=]", item)[-1] for item in self.buffers.split()}
 
     @cached_property
     def sides(self) -> tuple[list[str], ...]:
@@ -65,29 +80,48 @@ class Fork(Struct, frozen=True, dict=True):
 
     def run(self, area: Area, build: TileBuilder) -> None:
         """The calls of a tile."""
-        samples = area.samples if self.each else range(1)
-        build.later(lambda: [self._call(area, build, sample) for sample in samples])
+        build.later(lambda: [self._call(area, build, sample) for sample in self.samples(area)])
+
+    def samples(self, area: Area) -> Sequence[int]:
+        """Numbers of those it is called for."""
+        return (0,) if self.each is None else area.samples[self.each]
+
+    def of_sample(self, area: Area, buffer: str) -> bool:
+        """Whether a call has one sample of a buffer."""
+        return self.each is not None and area.axes(buffer)[:1] == (BATCH,)
 
     def compute(self, area: Area, values: Sequence[Array]) -> list[Array]:
-        """What is written, in the shapes of its buffers, from what is read."""
+        """What is written, flat, from what is read."""
         counts, (reads, writes) = self._counts(area), self.sides
+        sides = [[name] for name in self.sizes]
+        if self.matrix:
+            sides = [[*self.rows], [name for name in self.sizes if name not in self.rows]]
+            values = [array.astype(np.float64) for array in values]
+        order = [name for side in sides for name in side]
 
         def seen(name: str, array: Array) -> Array:
             inside = self._inside(area, name)
             turned = array.reshape([counts[size] for size in inside])
-            turned = turned.transpose([inside.index(size) for size in counts if size in inside])
-            return turned.reshape([count if size in inside else 1 for size, count in counts.items()])
+            turned = turned.transpose([inside.index(size) for size in order if size in inside])
+            whole = [[counts[size] if {*side} & {*inside} else 1 for size in side] for side in sides]
+            turned = turned.reshape([counts[size] if size in inside else 1 for size in order])
+            return np.broadcast_to(turned, [size for side in whole for size in side]).reshape(
+                list(map(prod, whole))
+            )
 
         def stored(name: str, array: Array) -> Array:
             inside = self._inside(area, name)
-            shape = [count for size, count in counts.items() if size in inside]
-            if array.size != prod(shape):
-                array = np.broadcast_to(
-                    array, [count if size in inside else 1 for size, count in counts.items()]
+            shape = [counts[size] if size in inside else 1 for size in order]
+            if self.matrix:
+                parts = zip(sides, array.shape, strict=True)
+                array = array.reshape(
+                    [counts[size] if count > 1 else 1 for side, count in parts for size in side]
                 )
-            own = [size for size in counts if size in inside]
-            turned = array.reshape(shape).transpose([own.index(size) for size in inside])
-            return np.ascontiguousarray(turned).reshape(area.sizes(name)[self._skips(area, name) :])
+                array = array[tuple(slice(None if size in inside else 1) for size in order)]
+            array = array.reshape(shape) if array.size == prod(shape) else np.broadcast_to(array, shape)
+            array = array.reshape([counts[size] for size in order if size in inside])
+            own = [size for size in order if size in inside]
+            return np.ascontiguousarray(array.transpose([own.index(size) for size in inside])).reshape(-1)
 
         made = self.formula(*map(seen, reads, values), **self.numbers)
         return list(map(stored, writes, made if isinstance(made, tuple) else (made,)))
@@ -95,13 +129,14 @@ class Fork(Struct, frozen=True, dict=True):
     def _counts(self, area: Area) -> dict[str, int]:
         return {name: prod(area.shape(*axes)) for name, axes in self.sizes.items()}
 
-    def _skips(self, area: Area, buffer: str) -> bool:
-        return self.each and area.axes(buffer)[:1] == (BATCH,)
-
     def _inside(self, area: Area, buffer: str) -> list[str]:
         """The sizes that a buffer has, as they lie in it."""
         if buffer not in self._orders:
-            axes, at, places = area.axes(buffer), 0, dict[str, int]()
+            axes = [part for axis in area.axes(buffer) for part in self.maps.get(axis, (axis,))]
+            needed = {BATCH, *(axis for along in self.sizes.values() for axis in along)} - {ONE, LAST}
+            if needed <= {*axes}:
+                axes.append(LAST)
+            at, places = 0, dict[str, int]()
             without = self.elements if self.reduced and buffer in self.sides[1] else ()
             for name, along in self.sizes.items():
                 if (not along and name not in without) or not {*along}.isdisjoint(axes):
@@ -114,29 +149,52 @@ class Fork(Struct, frozen=True, dict=True):
         return {}
 
     def _call(self, area: Area, build: TileBuilder, sample: int) -> KernelCall:
-        counts = self._counts(area)
+        counts, indices = self._counts(area), LIBRARY.header(build.choice.codegen, self.nest).arrays
 
         def named(buffer: str) -> str:
-            return part(buffer, sample) if self._skips(area, buffer) else buffer
+            if not self.of_sample(area, buffer):
+                return buffer
+            return part(buffer, sample, sample + 1) if self.matrix else part(buffer, sample)
 
         def function(values: Sequence[Array]) -> list[Array]:
-            made = self.compute(area, values)
-            return [
-                array.astype(np.float32, copy=False) if array.dtype.kind == "f" else array for array in made
-            ]
+            made = []
+            for buffer, array in zip(self.sides[1], self.compute(area, values), strict=True):
+                shape = area.sizes(buffer)
+                if self.of_sample(area, buffer):
+                    shape = (1, *shape[1:]) if self.matrix else shape[1:]
+                made.append(
+                    (array.astype(np.float32, copy=False) if array.dtype.kind == "f" else array).reshape(
+                        shape
+                    )
+                )
+            return made
 
-        def piece(buffer: str) -> Piece:
-            shape = tuple(counts[name] for name in self._inside(area, buffer))
-            return Piece(
-                named(buffer), shape, dtype=None if buffer in area.form.scratch else area.dtype_of(buffer)
-            )
+        def piece(letter: str, buffer: str) -> Piece:
+            inside = self._inside(area, self.roles[letter])
+            strides: tuple[int, ...] = ()
+            if self.matrix:
+                walked = (
+                    self.sizes
+                    if indices.get(letter, 1) == len(counts)
+                    else [n for n in counts if n in inside]
+                )
+                steps = {
+                    name: prod(counts[inner] for inner in inside[at + 1 :]) for at, name in enumerate(inside)
+                }
+                for name in walked:  # a loop of one turn walks as the one around it
+                    unmoved = strides[-1] if strides and self.sizes[name] == (ONE,) else 0
+                    strides = (*strides, steps.get(name, unmoved))
+            shape = () if self.matrix else tuple(counts[name] for name in inside)
+            dtype = None if buffer in area.form.scratch else area.dtype_of(buffer)
+            return Piece(named(buffer), shape, strides=strides, dtype=dtype)
 
         reads, writes = (list(map(named, side)) for side in self.sides)
+        of_nest = {name: counts[size] for name, size in self.named.items()} or counts
         return kernel_call(
             build.choice,
             self.nest,
-            {**counts, **self.flags},
-            {letter: piece(buffer) for letter, buffer in self.arrays.items()},
+            {**of_nest, **self.flags},
+            {letter: piece(letter, buffer) for letter, buffer in self.arrays.items()},
             reads,
             writes,
             function,
@@ -161,42 +219,53 @@ class Fork(Struct, frozen=True, dict=True):
             return " + ".join(terms) or "0"
 
         # An array that is written over is the first of its buffer where it is read, else the last.
-        reading = {buffer: letter for letter, buffer in reversed(self.arrays.items())}
-        writing = {buffer: letter for letter, buffer in self.arrays.items()}
+        own = [(buffer, letter) for letter, buffer in self.arrays.items() if self.roles[letter] == buffer]
+        reading, writing = dict(reversed(own)), dict(own)
         reads, writes = self.sides
         return RowLoop(
             self.formula,
             "".join(reading[buffer] for buffer in reads),
             "".join(writing[buffer] for buffer in writes),
-            {letter: place(buffer) for letter, buffer in self.arrays.items()} if rows else {},
+            {letter: place(role) for letter, role in self.roles.items()} if rows else {},
             rows,
             self.elements,
+            sizes=counts if self.matrix else {},
             numbers=self.numbers,
             mark=mark,
             across=self.across,
+            wide=self.matrix,
         )
 
 
 class ForkLowering(AxesLowering):
     """A step whose kernels are all `Fork`, whose formulas are its untiled reference as well."""
 
-    def results(self, op: Op, values: Values) -> Mapping[str, Shape]:
+    def shapes(self, op: Op, values: Values) -> Mapping[str, Shape]:
         """Shapes of the results, those of the first input."""
         return dict.fromkeys(op.writes, values[op.reads[0]].shape)
 
     def reference(self, op: Op, values: Values) -> Values:
         """All forks on whole tensors, in float64."""
-        shapes = {**{role: array.shape for role, array in values.items()}, **self.results(op, values)}
+        shapes = {**{role: array.shape for role, array in values.items()}, **self.shapes(op, values)}
         tensors = {op[role]: Tensor(role, shape, "") for role, shape in shapes.items()}
-        area, known = Area(Form(self, op, tensors), {}), {**wide(values)}
+        area, known = Area(Form(self, op, tensors), {}), dict(wide(values))
         for fork in area.form.kernels:
-            assert isinstance(fork, Fork)
+            if not isinstance(fork, Fork):
+                continue
             reads, writes = fork.sides
-            known |= zip(writes, fork.compute(area, [known[name] for name in reads]), strict=True)
-        return {role: known[role] for role in op.writes}
+            for sample in fork.samples(area):
+
+                def seen(name: str, fork: Fork = fork, sample: int = sample) -> Array:
+                    if name not in known:
+                        known[name] = np.empty(area.sizes(name))
+                    return known[name][sample : sample + 1] if fork.of_sample(area, name) else known[name]
+
+                for name, array in zip(writes, fork.compute(area, list(map(seen, reads))), strict=True):
+                    seen(name)[...] = array.reshape(seen(name).shape)
+        return {role: known[role] for role in op.writes if role in known}
 
 
-def copying(source: str, target: str, sizes: dict[str, Axes], *, each: bool = False) -> Fork:
+def copying(source: str, target: str, sizes: dict[str, Axes], each: slice | None = None) -> Fork:
     """target = source, elements over the cores."""
     return Fork("copy", f"X:{source} Y:{target}", f"{source} -> {target}", lambda x: x, sizes, each=each)
 

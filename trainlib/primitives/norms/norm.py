@@ -24,7 +24,6 @@ from functools import lru_cache
 from math import prod
 from typing import Annotated, Any
 
-import numpy as np
 from pydantic import Field
 
 from configs.dtypes import FP32
@@ -32,7 +31,6 @@ from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.access import Index, Term
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array
 from trainlib.primitives.definition import ONES, ZEROS, Buffer, LayerPlan, Parameter, Saved, Shape
 from trainlib.primitives.lowering.calls import BATCH, batch_extent
 
@@ -252,67 +250,6 @@ def norm_plan(
 
 STATISTICS = ("mean", "inv_std", "var", "mean_g", "mean_gx")
 PARAMETERS = ("w", "b", "dw", "db")
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Boxes beside a box of x as the row programs see them: float64 matrices [rows, elements].
-
-    A row shares a mean; `of_parameters` it shares a parameter. Results have the dtype of the box.
-    """
-
-    geometry: NormGeometry
-    box: Array
-    of_parameters: bool = False
-
-    def seen(self, role: str, array: Array) -> Array:
-        """A box of this role."""
-        wide = array.astype(np.float64)
-        if role in STATISTICS:
-            return self._matrix(self._spread(wide)) if self.of_parameters else wide.reshape(-1, 1)
-        if role not in PARAMETERS:
-            return self._matrix(wide)
-        if self.of_parameters or self.geometry.family == "batch":
-            return wide.reshape(-1, 1)
-        if self.geometry.family == "row":
-            return wide.reshape(1, -1)
-        rows = np.repeat(wide.reshape(-1, self.geometry.of_group), prod(self.box.shape[2:]), axis=1)
-        return np.tile(rows, (len(self.box), 1))
-
-    def stored(self, role: str, matrix: Array) -> Array:
-        """A matrix as the box of this role."""
-        shape = self.box.shape
-        if role in PARAMETERS or role in STATISTICS:
-            column = matrix[:, 0]
-            if role in STATISTICS and self.geometry.family != "batch":
-                row = self.geometry.family == "row"
-                column = column.reshape(
-                    shape[: 1 + len(self.geometry.leading)] if row else (len(self.box), -1)
-                )
-            elif self.geometry.family == "row":
-                column = column.reshape(shape[1 + len(self.geometry.leading) :])
-            return column.astype(self.box.dtype)
-        if self.geometry.family == "batch":
-            turned = matrix.reshape(shape[1], shape[0], *shape[2:]).swapaxes(0, 1)
-            return np.ascontiguousarray(turned).astype(self.box.dtype)
-        return matrix.reshape(shape).astype(self.box.dtype)
-
-    def _matrix(self, box: Array) -> Array:
-        shape, geometry = box.shape, self.geometry
-        if geometry.family == "row":
-            matrix = box.reshape(prod(shape[: 1 + len(geometry.leading)]), -1)
-            return matrix.T if self.of_parameters else matrix
-        if geometry.family == "batch" or self.of_parameters:
-            return box.swapaxes(0, 1).reshape(shape[1], -1)
-        return box.reshape(shape[0] * (shape[1] // geometry.of_group), -1)
-
-    def _spread(self, statistic: Array) -> Array:
-        """One number for every element of the box."""
-        if self.geometry.family == "group":
-            statistic = np.repeat(statistic, self.geometry.of_group, axis=1)
-        lead = (1, *statistic.shape) if self.geometry.family == "batch" else statistic.shape
-        shape = (*lead, *(1,) * (self.box.ndim - len(lead)))
-        return np.broadcast_to(statistic.reshape(shape), self.box.shape)
 
 
 @lru_cache(KEPT_GEOMETRIES)

@@ -19,31 +19,29 @@ import numpy as np
 from configs.values import replace
 from trainlib.ir.access import Index
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Region, Tensors, part
+from trainlib.ir.steps import Array, KernelCall, KernelChoice, Tensors
 from trainlib.primitives.definition import Shape, Values
 from trainlib.primitives.formulas import Formula, parameters, wide
-from trainlib.primitives.lowering.axes import Area, Axes, AxesLowering
+from trainlib.primitives.lowering.axes import LAST, ONE, Area, Axes, Form, Kernel
+from trainlib.primitives.lowering.calls import BATCH
+from trainlib.primitives.lowering.forks import EVERY, FIRST, LATER, Fork, ForkLowering
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.lowering.pieces import TileBuilder
 from trainlib.primitives.lowering.row_loop import RowLoop
 from trainlib.primitives.norms import norm_formulas as formulas
-from trainlib.primitives.norms.norm import BIASED, PARAMETERS, STATISTICS, Rows, geometry_of
-
-Regions = tuple[Region, Region, Region]
-"""Boxes of x, of the statistics and of the parameters."""
+from trainlib.primitives.norms.norm import BIASED, PARAMETERS, STATISTICS, geometry_of
 
 MARKED = ("w", "b", "dw", "db", "mean_g", "mean_gx")
 """Roles that a norm may lack, and so belong to the name of a kernel."""
 
-Nest = tuple[str, dict[str, int], dict[str, Piece]]
-"""Name, sizes and arrays of the nest of a call."""
+Nest = tuple[str, Mapping[str, str], Mapping[str, str], Mapping[str, int]]
+"""Name, roles in the arrays, names of its sizes (if others than of the program) and flags of a nest."""
+
+_INSTANCE = MappingProxyType({"channels": "rows", "elements": "elements"})
+"""Sizes of the library's nests for groups of one channel."""
 
 
-def _size(extent: Extent) -> int:
-    return extent[1] - extent[0]
-
-
-class NormLowering(AxesLowering):
+class NormLowering(ForkLowering):
     """What the steps share: a call per tile or per sample, and how its nest sees the arrays.
 
     Extents are those of a step that has its means to itself. `formula` is the row program, of what lies in
@@ -68,6 +66,15 @@ class NormLowering(AxesLowering):
             return statistics
         return parameters if role in PARAMETERS or role.startswith("running") else image
 
+    def shapes(self, op: Op, values: Values) -> Mapping[str, Shape]:
+        """Those of x, of the statistics or of the parameters."""
+        geometry = geometry_of(op)
+        kinds = {**dict.fromkeys(STATISTICS, geometry.statistics_shape)}
+        kinds |= dict.fromkeys(PARAMETERS, geometry.parameter_shape)
+        image = values["x" if "x" in values else "dy"].shape
+        kinds |= dict.fromkeys(("running_mean_updated", "running_var_updated"), geometry.shape[:1])
+        return {role: kinds.get(role, image) for role in op.writes}
+
     def dimensions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """With all of the norm."""
         return {**super().dimensions(op, tensors), **geometry_of(op).loops()}
@@ -76,32 +83,19 @@ class NormLowering(AxesLowering):
         """The channels of groups."""
         return geometry_of(op).maps()
 
-    def read(self, op: Op, sample: int | None) -> Sequence[str]:
-        """Roles a call reads."""
+    def read(self, op: Op, *, later: bool = False) -> Sequence[str]:
+        """Roles a call reads, or one behind that of the first sample."""
         return op.reads
 
     def written(self, op: Op) -> Sequence[str]:
         """Roles a call writes."""
         return op.writes
 
-    def nest(self, op: Op, tensors: Tensors, image: Region, sample: int | None) -> Nest:
+    def nest(self, op: Op) -> Nest:
         """What a call is priced by."""
         raise NotImplementedError
 
-    def results(self, op: Op, values: Values, *, whole: bool = False) -> Values:
-        """What a call makes of what it reads, by role; or of `whole` tensors."""
-        box = values["x" if "x" in values else "dy"]
-        rows = Rows(geometry_of(op), box, self.of_parameters)
-        known = parameters(self.formula)
-        seen = {role: rows.seen(role, array) for role, array in values.items() if role in known}
-        made = self.formula(**seen, **self._numbers(op, whole=whole))
-        return {role: rows.stored(role, array) for role, array in made.items() if role in op.writes}
-
-    def reference(self, op: Op, values: Values) -> Values:
-        """The same on whole tensors, in their dtype."""
-        return self.results(op, values, whole=True)
-
-    def _numbers(self, op: Op, *, whole: bool = False, samples: int = 0) -> dict[str, Any]:
+    def _numbers(self, op: Op, *, samples: int = 0) -> dict[str, Any]:
         geometry, count = geometry_of(op), geometry_of(op).elements
         known = {
             "eps": op.attributes["eps"],
@@ -109,120 +103,79 @@ class NormLowering(AxesLowering):
             "count": float(count),
             "unbiased": 1.0 if BIASED in op.attributes or count < 2 else count / (count - 1),
             "averaged": float(samples),
-            "one_inverse": geometry.family == "batch" or (geometry.family == "group" and not whole),
+            "one_inverse": geometry.family in ("batch", "group"),
             "one_w": geometry.family == "batch" or geometry.per_channel,
             "of_batch": geometry.family == "batch",
         }
         return {name: number for name, number in known.items() if name in parameters(self.formula)}
 
-    def _program(self, op: Op, image: Region, sample: int | None) -> RowLoop:
-        """What a call computes, as C is made of it."""
-        outer: tuple[str, ...]
-        inner: tuple[str, ...]
-        geometry, sizes, known = geometry_of(op), self.sizes(op, image), parameters(self.formula)
-        letters = {role: letter for letter, role in self.arrays_of(op).items()}
-        read = [role for role in self.read(op, sample) if role in known]
-        written, numbers = self.written(op), self._numbers(op)
-        fixed = {name: numbers.pop(name) for name in ("one_inverse", "one_w", "of_batch") if name in numbers}
-        outer, inner, of_mean, of_parameter = ("rows",), ("elements",), "r", "r"
-        image_place = "r*elements + i"
-        if geometry.family == "row" and self.of_parameters:
-            outer, inner, image_place, of_mean = ("elements",), ("rows",), "i*elements + r", "i"
-        elif geometry.family == "row":
-            of_parameter = "i"
+    def kernels(self, form: Form) -> Sequence[Kernel]:
+        """One call per tile, or per sample; what the further ones add up is read by them."""
+        op = form.op
+        if geometry_of(op).family != "group":
+            return (self.fork(form),)
+        if self.read(op) == self.read(op, later=True):
+            return (self.fork(form, EVERY),)
+        return self.fork(form, FIRST), self.fork(form, LATER)
+
+    def reference(self, op: Op, values: Values) -> Values:
+        """Of the batch of its arrays."""
+        batch = len(values["x" if "x" in values else "dy"])
+        return super().reference(replace(op, attributes={**op.attributes, "batch": batch}), values)
+
+    def fork(self, form: Form, each: slice | None = None) -> Fork:
+        """A call. Rows, segments of a row that lie apart or have another parameter, elements of a segment."""
+        op, geometry, numbers = form.op, geometry_of(form.op), self._numbers(form.op)
+        image, statistics, columns = geometry.axes()
+        rows: Axes = ("rows",)
+        elements: Axes = ("elements",)
+        sizes: dict[str, Axes] = {"rows": statistics, "segments": (ONE,), "elements": image[2:] or (LAST,)}
+        if geometry.family == "row":
+            sizes["elements"] = columns
+            if self.of_parameters:
+                rows, elements = elements, rows
         elif geometry.family == "batch":
-            inner, image_place = ("segments", "elements"), "r*elements + s*rows*elements + i"
-        elif not geometry.per_channel:
-            image_place, of_parameter = "r*segments*elements + s*elements + i", "r*segments + s"
-            outer, inner = (
-                (("rows", "segments"), inner) if self.of_parameters else (outer, ("segments", *inner))
-            )
-        kinds = {**dict.fromkeys(STATISTICS, of_mean), **dict.fromkeys(PARAMETERS, of_parameter)}
+            sizes["segments"], elements = (BATCH,), ("segments", "elements")
+        else:
+            sizes["rows"] = ("g",)
+            if not geometry.per_channel:
+                sizes["segments"] = ("of group",)
+                if self.of_parameters:
+                    rows = ("rows", "segments")
+                else:
+                    elements = ("segments", "elements")
+        read, written = self.read(op, later=each is LATER), self.written(op)
+        fixed = {name: numbers.pop(name) for name in ("one_inverse", "one_w", "of_batch") if name in numbers}
         family = "instance" if geometry.per_channel else geometry.family
         words = [family, *(role for role in dict.fromkeys((*read, *written)) if role in MARKED)]
         words += ["adds"] * (not {*read}.isdisjoint(written)) + ["rms"] * (not geometry.centred)
-        return RowLoop(
+        nest, streams, named, flags = self.nest(op)
+        return Fork(
+            nest,
+            # A role that there is not has a stand-in.
+            " ".join(
+                f"{name}:{role}" + f"={op.writes[0]}" * (role not in op) for name, role in streams.items()
+            ),
+            f"{' '.join(read)} -> {' '.join(written)}",
             _of_roles(partial(self.formula, **fixed), read, written),
-            "".join(letters[role] for role in read),
-            "".join(letters[role] for role in written),
-            {letters[role]: kinds.get(role, image_place) for role in (*read, *written)},
-            rows=outer,
-            elements=inner,
-            sizes={name: sizes[name] for name in ("rows", "segments", "elements")},
-            numbers=numbers,
-            mark="".join(f"_{word}" for word in words),
-            across=self.across,
-            wide=True,
+            sizes,
+            rows,
+            elements,
+            numbers,
+            "".join(f"_{word}" for word in words),
+            self.across,
+            each=each,
+            flags=flags,
+            named=named,
+            maps={"channels": ("g", "of group")},
+            matrix=True,
         )
 
-    def arrays_of(self, op: Op) -> Mapping[str, str]:
-        """Roles in the arrays of the nest."""
-        return self.streams
-
-    def calls(self, op: Op, tensors: Tensors, regions: Regions, choice: KernelChoice) -> list[KernelCall]:
-        """One per tile, or per sample."""
-        geometry, image = geometry_of(op), regions[0]
-        samples = range(_size(image[0])) if geometry.family == "group" else (None,)
-        return [self._call(op, tensors, image, sample, choice) for sample in samples]
-
-    def _call(
-        self, op: Op, tensors: Tensors, image: Region, sample: int | None, choice: KernelChoice
-    ) -> KernelCall:
-        reads, writes = self.read(op, sample), self.written(op)
-
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            made = self.results(op, dict(zip(reads, arrays, strict=True)))
-            return tuple(made[role] for role in writes)
-
-        nest, buffers = self.nest(op, tensors, image, sample), (_named(reads, sample), _named(writes, sample))
-        program = self._program(op, image, sample)
-        return kernel_call(choice, *nest, *buffers, function, details={"rows": program})
-
-    def compute(self, area: Area, build: TileBuilder) -> None:
-        """Boxes of x, of the statistics and of the parameters that belong together."""
-        kinds = geometry_of(area.op).axes()
-        image, statistics, parameters = (tuple([area.extents[axis] for axis in axes]) for axes in kinds)
-        regions = image, statistics, parameters
-        build.later(lambda: self.calls(area.op, area.tensors, regions, build.choice))
-
-    def sizes(self, op: Op, image: Region) -> dict[str, int]:
-        """Rows, segments of a row that lie apart or have another parameter, elements of a segment; flags.
-
-        Flags decide between variants of a nest.
-        """
-        geometry, counts = geometry_of(op), [_size(extent) for extent in image]
-        flags = {
-            "affine": int("w" in op or "dw" in op),
-            "biased": int("db" in op),
-            "per_element": int(geometry.family == "row" and "w" in op),
-        }
-        if geometry.family == "row":
-            elements = prod(counts[1 + len(geometry.leading) :])
-            return {"rows": prod(counts) // elements, "segments": 1, "elements": elements, **flags}
-        space = prod(counts[2:])
-        if geometry.family == "batch":
-            return {"rows": counts[1], "segments": counts[0], "elements": space, **flags}
-        rows = counts[1] // geometry.of_group
-        return {"rows": rows, "segments": geometry.of_group, "elements": space, **flags}
-
-    def arrays(
-        self, op: Op, tensors: Tensors, image: Region, streams: Mapping[str, str], sample: int | None
-    ) -> dict[str, Piece]:
-        """Strides of the arrays of a nest with indices (row, segment, element)."""
-        geometry, sizes = geometry_of(op), self.sizes(op, image)
-        elements = sizes["elements"]
-        if geometry.family == "batch":
-            strides, shared = (elements, sizes["rows"] * elements, 1), (1, 0, 0)
-        elif geometry.family == "row":
-            strides, shared = (elements, elements, 1), (0, 0, 1)
-        else:
-            strides, shared = (sizes["segments"] * elements, elements, 1), (sizes["segments"], 1, 0)
-        placed = {}
-        for name, role in streams.items():
-            kind = (1,) if role in STATISTICS else shared if role in PARAMETERS else strides
-            held = role if role in op else op.writes[0]  # a stand-in the nest does not touch in this call
-            placed[name] = Piece(_buffer(held, sample), strides=kind, dtype=tensors[op[held]].dtype)
-        return placed
+    def flags(self, op: Op, **more: int) -> dict[str, int]:
+        """Those that decide between variants of a nest."""
+        per_element = int(geometry_of(op).family == "row" and "w" in op)
+        affine, biased = int("w" in op or "dw" in op), int("db" in op)
+        return {"affine": affine, "biased": biased, "per_element": per_element, **more}
 
 
 def _of_roles(formula: Formula, reads: Sequence[str], writes: Sequence[str]) -> Formula:
@@ -235,29 +188,10 @@ def _of_roles(formula: Formula, reads: Sequence[str], writes: Sequence[str]) -> 
     return ordered
 
 
-def _buffer(role: str, sample: int | None) -> str:
-    """The buffer of a role in the call of one sample; parameters belong to all samples."""
-    return role if sample is None or role in PARAMETERS else part(role, sample, sample + 1)
-
-
-def _named(roles: Sequence[str], sample: int | None) -> tuple[str, ...]:
-    """The buffers of these roles in the call of one sample."""
-    return tuple(_buffer(role, sample) for role in roles)
-
-
-def _by_rows(arrays: Mapping[str, Piece], row: int, matrices: str, vectors: str = "") -> dict[str, Piece]:
-    """Arrays as matrices of rows of so many elements, and vectors."""
-    strides = {**dict.fromkeys(matrices, (row, 1)), **dict.fromkeys(vectors, (1,))}
-    return {name: replace(arrays[name], strides=steps) for name, steps in strides.items()}
-
-
-def _instance_nest(
-    nest: str, sizes: Mapping[str, int], arrays: Mapping[str, Piece], matrices: str, vectors: str = ""
-) -> Nest:
-    """The library's nest for groups of one channel; the other arrays are there, but not counted."""
-    row = sizes["elements"]
-    placed = {**arrays, **_by_rows(arrays, row, matrices, vectors)}
-    return nest, {"channels": sizes["rows"], "elements": row}, placed
+def _centred(op: Op, streams: Mapping[str, str]) -> Mapping[str, str]:
+    """The deviation in place of a mean that there is not."""
+    others = {name: role for name, role in streams.items() if name != "M"}
+    return streams if "mean" in op else {**others, "M": "inv_std"}
 
 
 class NormForward(NormLowering):
@@ -266,7 +200,7 @@ class NormForward(NormLowering):
     formula = staticmethod(formulas.forward)
     streams = MappingProxyType({"X": "x", "Y": "y", "M": "mean", "R": "inv_std", "W": "w", "B": "b"})
 
-    def read(self, op: Op, sample: int | None) -> Sequence[str]:
+    def read(self, op: Op, *, later: bool = False) -> Sequence[str]:
         """All but the running statistics."""
         return tuple(role for role in ("x", "w", "b") if role in op)
 
@@ -274,30 +208,25 @@ class NormForward(NormLowering):
         """All but the running statistics."""
         return "y", "mean", "inv_std"
 
-    def calls(self, op: Op, tensors: Tensors, regions: Regions, choice: KernelChoice) -> list[KernelCall]:
+    def kernels(self, form: Form) -> Sequence[Kernel]:
         """Running statistics behind all samples."""
-        geometry = geometry_of(op)
+        geometry = geometry_of(form.op)
         if not geometry.centred:
-            return [step._call(op, tensors, regions[0], None, choice) for step in (RMS, APPLY)]
-        calls = super().calls(op, tensors, regions, choice)
-        return [*calls, *_RUNNING_AVERAGE.calls(op, tensors, regions, choice)] if geometry.running else calls
+            return RMS.fork(form), APPLY.fork(form)
+        return (*super().kernels(form), *((_RUNNING_AVERAGE,) if geometry.running else ()))
 
-    def nest(self, op: Op, tensors: Tensors, image: Region, sample: int | None) -> Nest:
+    def nest(self, op: Op) -> Nest:
         """The library's instance norm, or an estimate."""
-        sizes, arrays = self.sizes(op, image), self.arrays(op, tensors, image, self.streams, sample)
         if geometry_of(op).per_channel:
-            return _instance_nest("instnorm_fw", sizes, arrays, "XY", "W")
-        return "norm_fw", sizes, arrays
+            return "instnorm_fw", self.streams, _INSTANCE, {}
+        return "norm_fw", self.streams, {}, self.flags(op)
 
     def reference(self, op: Op, values: Values) -> Values:
         """With the running statistics afterwards; in prediction they are the ones used."""
         if op.attributes.get("inference") and "running_mean" in values:
             known = known_statistics(op, values)
-            return {**known, **APPLY.results(op, {**values, **known})}
-        if not geometry_of(op).centred:
-            inverse = RMS.results(op, values)
-            return {**inverse, **APPLY.results(op, {**values, **inverse})}
-        made = self.results(op, values)
+            return {**APPLY.reference(op, {**values, **known}), **known}
+        made = super().reference(op, values)
         if "running_mean" not in values:
             return made
         return {**made, **_RUNNING_AVERAGE.results(op, {**made, **values})}
@@ -328,7 +257,7 @@ class StatisticsStep(NormLowering):
         self.loop, self.matrices, self.formula, self.source = nest, matrices, formula, source or nest
         self.streams = dict(item.split(":") for item in arrays.split())
 
-    def results(self, op: Op, values: Values, *, whole: bool = False, shape: Shape = ()) -> Values:
+    def results(self, op: Op, values: Values, *, shape: Shape = ()) -> Values:
         """In float64; statistics in this shape."""
         shape = shape or next(values[role].shape for role in values if role in STATISTICS)
         channels = len(values["running_mean"]) if "running_mean" in values else prod(shape)
@@ -347,10 +276,22 @@ class StatisticsStep(NormLowering):
     def _read(self, op: Op) -> Sequence[str]:
         return [role for role in parameters(self.formula) if role in op.roles]
 
-    def calls(self, op: Op, tensors: Tensors, regions: Regions, choice: KernelChoice) -> list[KernelCall]:
+    def kernels(self, form: Form) -> Sequence[Kernel]:
+        """Itself."""
+        return (self,)
+
+    def run(self, area: Area, build: TileBuilder) -> None:
         """On some statistics."""
-        shape, running = tuple(map(_size, regions[1])), "running_mean" in op
-        channels = _size(regions[2][0]) if running else prod(shape)
+        build.call(lambda: self._call(area, build.choice))
+
+    def _call(self, area: Area, choice: KernelChoice) -> KernelCall:
+        op, running, (_, statistics, of_channels) = (
+            area.op,
+            "running_mean" in area.op,
+            geometry_of(area.op).axes(),
+        )
+        shape = area.shape(*statistics)
+        channels = area.shape(of_channels[0])[0] if running else prod(shape)
         arrays, letters = {}, dict[str, str]()
         for name, role in self.streams.items():
             steps = (channels, 1) if role in STATISTICS else (1, 0)
@@ -383,7 +324,7 @@ class StatisticsStep(NormLowering):
         )
         details = {"rows": loop, "source": self.source}
         of_nest = {**sizes, "running": int(running)} if self.matrices else {"elements": channels}
-        return [kernel_call(choice, self.loop, of_nest, arrays, reads, writes, function, details=details)]
+        return kernel_call(choice, self.loop, of_nest, arrays, reads, writes, function, details=details)
 
 
 _RUNNING_AVERAGE = StatisticsStep(
@@ -398,9 +339,8 @@ class _InverseOfSquares(NormLowering):
     """The first call of an RMS norm."""
 
     formula = staticmethod(formulas.inverse_of_squares)
-    streams = MappingProxyType({"X": "x", "R": "inv_std"})
 
-    def read(self, op: Op, sample: int | None) -> Sequence[str]:
+    def read(self, op: Op, *, later: bool = False) -> Sequence[str]:
         """Nothing else."""
         return ("x",)
 
@@ -408,31 +348,28 @@ class _InverseOfSquares(NormLowering):
         """Nothing else."""
         return ("inv_std",)
 
-    def nest(self, op: Op, tensors: Tensors, image: Region, sample: int | None) -> Nest:
+    def nest(self, op: Op) -> Nest:
         """Half of the library's."""
-        arrays, sizes = self.arrays(op, tensors, image, self.streams, None), self.sizes(op, image)
-        return "rmsnorm_sum", sizes, _by_rows(arrays, sizes["elements"], "X", "R")
+        return "rmsnorm_sum", {"X": "x", "R": "inv_std"}, {}, self.flags(op)
 
 
 class _Apply(NormLowering):
     """y from statistics, as far as its formula goes; the second call of an RMS norm."""
 
     formula = staticmethod(formulas.normalised)
-    streams = MappingProxyType({"X": "x", "Y": "y", "W": "w", "R": "inv_std"})
     across = True
 
-    def read(self, op: Op, sample: int | None) -> Sequence[str]:
-        """With the scale, if there is one."""
-        return tuple(role for role in ("x", "inv_std", "w") if role in op)
+    def read(self, op: Op, *, later: bool = False) -> Sequence[str]:
+        """What there is."""
+        return tuple(role for role in ("x", "inv_std", "mean", "w", "b") if role in op)
 
     def written(self, op: Op) -> Sequence[str]:
         """Nothing else."""
         return ("y",)
 
-    def nest(self, op: Op, tensors: Tensors, image: Region, sample: int | None) -> Nest:
+    def nest(self, op: Op) -> Nest:
         """The other half."""
-        arrays, sizes = self.arrays(op, tensors, image, self.streams, None), self.sizes(op, image)
-        return "rmsnorm_scale", sizes, _by_rows(arrays, sizes["elements"], "XY", "WR")
+        return "rmsnorm_scale", {"X": "x", "Y": "y", "W": "w", "R": "inv_std"}, {}, self.flags(op)
 
 
 RMS, APPLY = _InverseOfSquares(), _Apply()
@@ -445,12 +382,7 @@ class NormWeightGradient(NormLowering):
     """
 
     formula = staticmethod(formulas.weight_gradient)
-    streams = MappingProxyType(
-        {
-            **{"X": "x", "G": "dy", "M": "mean", "R": "inv_std"},
-            **{"V": "dw", "B": "db", "P": "mean_g", "Q": "mean_gx"},
-        }
-    )
+    streams = MappingProxyType({"X": "x", "G": "dy", "M": "mean", "R": "inv_std", "V": "dw", "B": "db"})
     of_parameters = True
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
@@ -461,29 +393,24 @@ class NormWeightGradient(NormLowering):
         """Samples, the first dimension that counts the rows of a sample, rows and columns of a channel."""
         return geometry_of(op).own(geometry_of(op).axes()[2], summed=True)
 
-    def read(self, op: Op, sample: int | None) -> Sequence[str]:
+    def read(self, op: Op, *, later: bool = False) -> Sequence[str]:
         """From the second sample on also what it adds to."""
-        return (*op.reads, *(op.writes if sample else ()))
+        return (*op.reads, *(op.writes if later else ()))
 
-    def arrays_of(self, op: Op) -> Mapping[str, str]:
-        """That of the library's instance norm has dw as W."""
-        return {**self.streams, "W": "dw"} if geometry_of(op).per_channel else self.streams
-
-    def nest(self, op: Op, tensors: Tensors, image: Region, sample: int | None) -> Nest:
+    def nest(self, op: Op) -> Nest:
         """The library's instance norm, or an estimate."""
-        geometry, sizes = geometry_of(op), self.sizes(op, image)
-        arrays = self.arrays(op, tensors, image, self.streams, sample)
-        sizes["means"] = int("mean_gx" in op)
+        geometry, flags = geometry_of(op), self.flags(op, means=int("mean_gx" in op))
         if geometry.family == "row":
-            columns = sizes["elements"]
-            arrays = _by_rows(arrays, columns, "XG", "MRVB")
-            if "mean" not in op:
-                arrays["M"] = arrays["R"]
-            return "norm_wg_columns", {**sizes, "columns": columns}, arrays
+            named = {name: name for name in ("rows", "segments", "elements")} | {"columns": "elements"}
+            return "norm_wg_columns", _centred(op, self.streams), named, flags
         if geometry.per_channel:
-            plain = {"W": arrays["V"], **{name: arrays[name] for name in "XGMRB"}}
-            return _instance_nest("instnorm_bw_param", sizes, plain, "XG", "W")
-        return "norm_wg", sizes, arrays
+            return (
+                "instnorm_bw_param",
+                {**{n: r for n, r in self.streams.items() if n != "V"}, "W": "dw"},
+                _INSTANCE,
+                {},
+            )
+        return "norm_wg", {**self.streams, "P": "mean_g", "Q": "mean_gx"}, {}, flags
 
 
 class NormInputGradient(NormLowering):
@@ -492,11 +419,8 @@ class NormInputGradient(NormLowering):
     formula = staticmethod(formulas.input_gradient)
     streams = MappingProxyType({"X": "x", "G": "dy", "Y": "dx", "M": "mean", "R": "inv_std", "W": "w"})
 
-    def nest(self, op: Op, tensors: Tensors, image: Region, sample: int | None) -> Nest:
+    def nest(self, op: Op) -> Nest:
         """The library's instance norm, or an estimate."""
-        sizes, arrays = self.sizes(op, image), self.arrays(op, tensors, image, self.streams, sample)
-        if not geometry_of(op).centred:
-            arrays["M"] = arrays["R"]
         if geometry_of(op).per_channel:
-            return _instance_nest("instnorm_bw_input", sizes, arrays, "XGY")
-        return "norm_ig", sizes, arrays
+            return "instnorm_bw_input", self.streams, _INSTANCE, {}
+        return "norm_ig", _centred(op, self.streams), {}, self.flags(op)

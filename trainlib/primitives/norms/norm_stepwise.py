@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import Region, Tensors
+from trainlib.ir.steps import Tensors
 from trainlib.primitives.definition import Values
 from trainlib.primitives.formulas import Formula
 from trainlib.primitives.lowering.axes import Area
@@ -41,28 +41,21 @@ READ_IN_PREDICTION = ("running_mean",)
 class _Pass(NormLowering):
     """A pass over x (and dy) in the nest `loop`; `formula` is its row program."""
 
-    streams = _ARRAYS
-
     loop: str
     formula: Formula
 
-    def read(self, op: Op, sample: int | None) -> Sequence[str]:
+    def read(self, op: Op, *, later: bool = False) -> Sequence[str]:
         """All but what is read in prediction alone."""
         return tuple(role for role in op.reads if role not in READ_IN_PREDICTION)
 
     def loaded(self, area: Area) -> Sequence[str]:
         """What calls read."""
-        return self.read(area.op, None)
+        return self.read(area.op)
 
-    def nest(self, op: Op, tensors: Tensors, image: Region, sample: int | None) -> Nest:
-        """The loop, on what there is of its arrays."""
-        arrays = self.arrays(op, tensors, image, self.arrays_of(op), sample)
-        flags = {"centred": int(geometry_of(op).centred), "biased": int("b" in op)}
-        return self.loop, {**self.sizes(op, image), **flags}, arrays
-
-    def arrays_of(self, op: Op) -> Mapping[str, str]:
-        """With what is made of an element."""
-        return {**self.streams, "Y": "dx" if "dx" in op else "y"}
+    def nest(self, op: Op) -> Nest:
+        """The loop, with what is made of an element."""
+        flags = self.flags(op, centred=int(geometry_of(op).centred), biased=int("b" in op))
+        return self.loop, {**_ARRAYS, "Y": "dx" if "dx" in op else "y"}, {}, flags
 
     def reference(self, op: Op, values: Values) -> Values:
         """In prediction the running mean is the mean."""

@@ -57,7 +57,7 @@ class _Squares(ForkLowering):
         """Rows, and what they consist of."""
         return LEADING[1 : 1 + len(tensors[op[role]].shape)]
 
-    def results(self, op: Op, values: Values) -> Mapping[str, Shape]:
+    def shapes(self, op: Op, values: Values) -> Mapping[str, Shape]:
         """A number a row."""
         return {"squares": values["dw"].shape[:1]}
 

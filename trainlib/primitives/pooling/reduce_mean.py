@@ -85,7 +85,7 @@ class Reduction(ForkLowering):
         *self.read, self.result = (item.partition(":")[2] for item in arrays.split())
         self.large = next(role for role in (*self.read, self.result) if role.endswith("x"))
 
-    def results(self, op: Op, values: Values) -> Mapping[str, Shape]:
+    def shapes(self, op: Op, values: Values) -> Mapping[str, Shape]:
         """By the reduced axes."""
         shape, (first, last), keeps = values[self.read[0]].shape, _reduced(op), op.attributes["keep_dims"]
         if self.result.endswith("x"):

@@ -15,7 +15,7 @@ from trainlib.ir.steps import Tensors
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Output, Step, Values
 from trainlib.primitives.lowering.axes import Axes, AxesLowering, Form
 from trainlib.primitives.lowering.calls import BATCH
-from trainlib.primitives.lowering.forks import Fork
+from trainlib.primitives.lowering.forks import EVERY, Fork
 
 
 class _Schema(LayerSchema):
@@ -52,7 +52,7 @@ class _Lowering(AxesLowering):
         first, image = form.axes(source)[1] == "c", ("h", "w")
         sizes: dict[str, Axes] = {"N": ("c",), "M": image} if first else {"N": image, "M": ("c",)}
         buffers, moves = f"X:{source} Y:{target}", f"{source} -> {target}"
-        return (Fork("transpose_matrix", buffers, moves, lambda x: x, sizes, each=True),)
+        return (Fork("transpose_matrix", buffers, moves, lambda x: x, sizes, each=EVERY),)
 
 
 def _permuted(op: Op, array: Any) -> Any:
