@@ -82,6 +82,14 @@ class Form:
         """What computes a tile."""
         return self.lowering.kernels(self)
 
+    def parts(self, buffer: str) -> Axes:
+        """The loops that its dimensions consist of, as those of groups."""
+        return tuple(loop for axis in self.axes(buffer) for loop in self._parts.get(axis, (axis,)))
+
+    @cached_property
+    def _parts(self) -> Mapping[str, Axes]:
+        return {axis: index.loops for axis, index in self.maps.items() if index not in self.inexact}
+
     def _axes_of(self, name: str) -> Axes:
         if name in self.op.roles or name not in self.scratch:
             return self.lowering.axes_of(self.op, self.tensors, name)

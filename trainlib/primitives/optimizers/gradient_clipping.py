@@ -74,7 +74,7 @@ class _Squares(ForkLowering):
                 sizes,
                 ("rows",),
                 ("elements",),
-                reduced=True,
+                holds={"squares": ("rows",)},
             ),
         )
 
