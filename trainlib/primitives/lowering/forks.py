@@ -7,9 +7,10 @@ Sizes, shapes of arrays, row programs, the call of every tile and the untiled re
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from trainlib.ir.steps import Array, KernelCall, part
 from trainlib.kernels.library import LIBRARY
 from trainlib.primitives.definition import Shape, Values
 from trainlib.primitives.formulas import wide
-from trainlib.primitives.lowering.axes import LAST, ONE, Area, Axes, AxesLowering, Form
+from trainlib.primitives.lowering.axes import LAST, ONE, Area, At, Axes, AxesLowering, Form
 from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.lowering.pieces import TileBuilder
@@ -79,9 +80,14 @@ class Fork(Struct, frozen=True, dict=True):
         """Buffers that are read, and those that are written."""
         return tuple(side.split() for side in self.moves.split("->"))
 
-    def run(self, area: Area, build: TileBuilder) -> None:
-        """The calls of a tile."""
-        build.later(lambda: [self._call(area, build, sample) for sample in self.samples(area)])
+    def used(self, area: Area) -> Collection[str]:
+        """Its buffers."""
+        return self.arrays.values()
+
+    def run(self, area: Area, build: TileBuilder, at: At = MappingProxyType({})) -> None:
+        """The calls of a tile, or of an iteration of loops."""
+        places = [at] if self.each is None else [{BATCH: sample} for sample in self.samples(area)]
+        build.later(lambda: [self._call(area, build, place) for place in places])
 
     def samples(self, area: Area) -> Sequence[int]:
         """Numbers of those it is called for."""
@@ -152,25 +158,28 @@ class Fork(Struct, frozen=True, dict=True):
     def _orders(self) -> dict[str, list[str]]:
         return {}
 
-    def _call(self, area: Area, build: TileBuilder, sample: int) -> KernelCall:
+    def _call(self, area: Area, build: TileBuilder, at: At) -> KernelCall:
         counts, indices = self._counts(area), LIBRARY.header(build.choice.codegen, self.nest).arrays
 
-        def named(buffer: str) -> str:
-            if not self.of_sample(area, buffer):
-                return buffer
-            return part(buffer, sample, sample + 1) if self.matrix else part(buffer, sample)
+        def named(buffer: str) -> tuple[str, int | None]:
+            name, first = area.lies(buffer, at)
+            alone = self.matrix and name != buffer
+            return part(buffer, at[BATCH], at[BATCH] + 1) if alone else name, first
+
+        def held(buffer: str) -> Piece | str:
+            name, first = named(buffer)
+            shape = tuple(counts[size] for size in self._inside(area, buffer))
+            return name if first is None else Piece(name, shape, first)
 
         def function(values: Sequence[Array]) -> list[Array]:
             made = []
             for buffer, array in zip(self.sides[1], self.compute(area, values), strict=True):
+                name, first = named(buffer)
                 shape = area.sizes(buffer)
-                if self.of_sample(area, buffer):
+                if name != buffer:
                     shape = (1, *shape[1:]) if self.matrix else shape[1:]
-                made.append(
-                    (array.astype(np.float32, copy=False) if array.dtype.kind == "f" else array).reshape(
-                        shape
-                    )
-                )
+                stored = array.astype(np.float32, copy=False) if array.dtype.kind == "f" else array
+                made.append(stored if first is not None else stored.reshape(shape))
             return made
 
         def piece(letter: str, buffer: str) -> Piece:
@@ -190,9 +199,10 @@ class Fork(Struct, frozen=True, dict=True):
                     strides = (*strides, steps.get(name, unmoved))
             shape = () if self.matrix else tuple(counts[name] for name in inside)
             dtype = self.scratch if buffer in area.form.scratch else area.dtype_of(buffer)
-            return Piece(named(buffer), shape, strides=strides, dtype=dtype)
+            name, first = named(buffer)
+            return Piece(name, shape, first, strides, dtype)
 
-        reads, writes = (list(map(named, side)) for side in self.sides)
+        reads, writes = (list(map(held, side)) for side in self.sides)
         of_nest = {name: counts[size] for name, size in self.named.items()} or counts
         return kernel_call(
             build.choice,

@@ -19,9 +19,6 @@ from trainlib.primitives.lowering.row_loop import RowLoop
 
 __all__ = ["Piece", "TileBuilder"]
 
-ROW_SUM = RowLoop(
-    lambda x: x.sum(axis=(0, 2)), "X", "Y", {"X": "s*N*M + r*M + i", "Y": "r"}, ("N",), ("P", "M")
-)
 _COLUMN_SUM = RowLoop(lambda x: x.sum(axis=0), "X", "Y", {"X": "i*M + r", "Y": "r"}, ("M",), ("N",))
 
 
