@@ -10,12 +10,16 @@ from configs.errors import InputError
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
-    """Return the entry of `known` most like `word`, or None when nothing is alike."""
+    """Return the entry of `known` most like `word`, of those that begin with it if any, or None."""
     by_folded: dict[str, str] = {}
     for entry in known:
         by_folded.setdefault(entry.casefold(), entry)
-    matches = get_close_matches(word.casefold(), list(by_folded), n=1, cutoff=0.5)
-    return by_folded[matches[0]] if matches else None
+    folded = word.casefold()
+    begin_so = [entry for entry in by_folded if entry.startswith(folded)]
+    matches = get_close_matches(folded, begin_so or list(by_folded), n=3, cutoff=0.5)
+    # Two letters that change places leave the letters as they are.
+    same = (entry for entry in matches if sorted(entry) == sorted(folded))
+    return by_folded[next(same, matches[0])] if matches else None
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

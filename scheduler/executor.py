@@ -61,6 +61,8 @@ class Executor:
         self.watch: Watch | None = None
         self.record: Watch | None = None
         """Told as `watch` is, of what is to be kept beside what is checked."""
+        self.change: Callable[[str, Array], None] | None = None
+        """Called with what an op has left, where that lies in its home and nowhere else: it may change it."""
         self.not_finite: NotFiniteError | None = None
         self.ended: list[tuple[str, int]] = []
         """Ops of the iteration in the order in which they ended, and of how many results each has told."""
@@ -128,6 +130,9 @@ class Executor:
 
     def _op_ended(self, action: Release, results: Sequence[Array]) -> None:
         op = f"{action.work.op}.{action.work.step}"
+        for place, array in zip(action.results, results, strict=True):
+            if self.change is not None and place == self.place(place.name):
+                self.change(place.name, array)
         tensors = dict(zip([place.name for place in action.results], results, strict=True))
         self.ended.append((op, len(tensors)))
         for name, runs in self._parts.get(op, {}).items():

@@ -288,7 +288,7 @@ def _made(call: Generated) -> CCall:
     source = read_source(f"{name}.c", call.kernel.source)
     if _MADE.setdefault(name, source) != source:
         cure = "report this as a defect, with your command"
-        raise ConfigError(f"two kernels that deploy generates have the name {name}", cure=cure)
+        raise ConfigError(f"deploy generated two different kernels with the name {name}", cure=cure)
     fields: list[tuple[str, Value]] = []
     for key, value in call.fields:
         if isinstance(value, Place):

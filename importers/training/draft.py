@@ -87,7 +87,10 @@ class TrainingDraft:
         tensor = self.tensor(self.read(name))
         if tensor.kind != "buffer":
             if any(tensor.name in op.inputs for op in self.builder.ops):
-                raise CannotTakeError(f"the node overwrites '{name}', which others read", "write a new one")
+                raise CannotTakeError(
+                    f"the node overwrites '{name}', which others read",
+                    "give the output of the node another name",
+                )
             self.builder.tensors[tensor.name] = replace(tensor, kind="buffer")
         return tensor.name
 

@@ -134,7 +134,8 @@ def deploy(run: Run, folder: Path, arena_bytes: int | None = None, trainlib: str
             "l1",
             needed,
             arena_bytes,
-            where=summary["model"],
+            where="--arena",
+            what=f"model {summary['model']} as it was planned",
             cure=f"use --l1 {arena_bytes}B, so that tiles fit what --arena leaves of L1",
         )
     exported = summary["cycles"]

@@ -173,7 +173,7 @@ class Confirmation:
         """How far two computations in fp32 may be apart."""
         assert part.gain is not None
         dtype = self._graph.tensors[part.name].dtype
-        allowed = room(truth, part.value, part.gain, dtype, 1, kernel=False)
+        allowed = room(truth, part, dtype, 1, kernel=False)
         allowed = allowed + CANCELLED * truth.size_of_inputs
         if layer_of(truth.op) in self._rough:
             allowed = allowed + FP32_TOLERANCE * truth.size_of(part.name)

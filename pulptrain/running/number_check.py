@@ -21,8 +21,12 @@ those that happened.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
+
+import numpy as np
 
 from configs.dtypes import FP32, DType, dtype_of, float_of, is_narrow
 from configs.values import replace
@@ -31,6 +35,7 @@ from scheduler.executor import Executor
 from scheduler.planned import Schedule
 from scheduler.roundings import roundings_behind
 from trainlib.ir.graph import Op, TrainingGraph
+from trainlib.ir.numerics import rounded, widened
 from trainlib.ir.steps import Array
 from trainlib.references.op_truth import FEW_NUDGES, MANY_NUDGES, OpTruth, op_truth, room
 from trainlib.references.reference import complete, overwritten, views_of
@@ -94,6 +99,10 @@ class NumberCheck:
         self._carried_out = 0
         """Programs of the iteration under way that have been followed."""
         self._aside = ""
+        self.only: frozenset[str] = frozenset()
+        """Ops that are judged, without PyTorch; all and with it if there are none."""
+        self.shaken: frozenset[str] = frozenset()
+        """Storages of what these ops read, changed when the op that writes it ends."""
         self._followed = iterations
         self._roundings: dict[tuple[int, str], int] = {}
         self.begin(kept)
@@ -112,6 +121,24 @@ class NumberCheck:
         other._roundings = self._roundings
         other._aside = name
         return other
+
+    def shaking(self, kept: Mapping[str, Array]) -> NumberCheck | None:
+        """A check of an iteration in which what undecided ops read is multiplied by random factors.
+
+        The terms of a sum that cancel, as those behind two batch norms do, then cancel no more. None if all
+        is decided, or reads only what the iteration begins with.
+        """
+        open_ = {name for name, item in self.verdicts.items() if item.verdict == NOT_DECIDABLE}
+        ops = [
+            (graph, op) for graph in self._programs for op in graph.ops if not open_.isdisjoint(op.outputs)
+        ]
+        read, written = (
+            {graph.storage_of(name) for graph, op in ops for name in names(op)}
+            for names in (attrgetter("inputs"), attrgetter("outputs"))
+        )
+        other = self.aside(kept, "the iteration with changed inputs")
+        other.only, other.shaken = frozenset(op.name for _, op in ops), frozenset(read - written)
+        return other if other.shaken else None
 
     @property
     def iteration(self) -> str:
@@ -266,7 +293,14 @@ class Follower:
     def watch(self) -> Follower:
         """Be told by the executor from now on."""
         self._executor.watch = self._op_ended
+        self._executor.change = self._shake if self._check.shaken else None
         return self
+
+    def _shake(self, name: str, array: Array) -> None:
+        dtype = self._graph.tensors[name].dtype
+        if dtype.is_float and self._graph.storage_of(name) in self._check.shaken:
+            factors = np.random.default_rng(zlib.crc32(name.encode())).uniform(0.5, 1, array.shape)
+            array[...] = rounded(widened(array) * factors, dtype)
 
     def _op_ended(self, op: str, tensors: Mapping[str, Array]) -> None:
         self._reports.setdefault(op, []).append(tensors)
@@ -293,16 +327,17 @@ class Follower:
 
         With `confirm` PyTorch is asked as well, if all ops have happened.
         """
-        self._executor.watch = None
+        self._executor.watch = self._executor.change = None
         graph, check = self._graph, self._check
-        confirm &= check.account(self._reports)
+        confirm &= check.account(self._reports) and not check.only
         confirmation = check.confirmation(graph, self._values, self.left) if confirm else None
         values = dict(self._values)
         views = views_of(graph)
         complete(views, values)
         for op in graph.ops:
             left = self._left_by(op)
-            self.judge_op(op, left, values, confirmation)
+            if not check.only or op.name in check.only:
+                self.judge_op(op, left, values, confirmation)
             values |= {**left, **overwritten(graph, left)}
             complete(views, values)
         self._judge_end(values)
@@ -360,7 +395,7 @@ class Follower:
                 if name not in judgements:
                     judgements[name] = Judgement(name, ours.shape, ours.dtype, _summed_as(ours, kernel))
                 if judgements[name].open:
-                    far = room(truth, part.value, part.gain, dtype_of(ours.dtype), roundings, kernel)
+                    far = room(truth, part, dtype_of(ours.dtype), roundings, kernel)
                     first = part.where.start
                     judgements[name].add(ours.reshape(-1)[part.where], part.value, far, part.gain, first)
             for item in judgements.values():
@@ -401,7 +436,8 @@ class Follower:
             left = left.reshape(fetched.shape)
             why = "memory at the end of the program differs from the result of its op"
             verdict = judged_copy(name, fetched, left, why)
-            self._check.add(verdict)
+            if verdict.verdict != PASSED or name not in self._check.verdicts:
+                self._check.add(verdict)  # an equal copy decides nothing about what the op has left
             memory[name] = left if verdict.verdict == PASSED else fetched  # equal ones lie there once
 
 

@@ -129,10 +129,10 @@ class Training:
         graph = self.machine.mini.schedule.graph
         values = stirred_values(graph, kept)
         stirred = self.check.aside(values, "the iteration with changed data")
-        with self.machine.set_aside():
-            self.machine.load_kept(values)
-            self._carry_out(batch, stirred, ())
-        self.check.take_over(stirred)
+        self.check.take_over(self._again(batch, stirred, values))
+        shaken = self.check.shaking(values) if self.not_finite is None else None
+        if shaken is not None:
+            self.check.take_over(self._again(batch, shaken, values))
 
     def go_on(self, iterations: int, progress: Progress | None) -> bool:
         """Replay until so many iterations are done; True if Ctrl-C ended it early."""
@@ -149,7 +149,8 @@ class Training:
                         check = last = self._aside(number)
                 self._iterate(batch, check)
                 if self.not_finite is not None and check is None:
-                    last = self._again(batch, self._aside(number))
+                    came = tuple(self.losses[:-1])
+                    last = self._again(batch, self._aside(number), self._began_with, came)
                 if last is not None:
                     self.check.take_over(last)
                     self.check.iterations += 1
@@ -269,11 +270,17 @@ class Training:
             for name, why in self._fed.differences(number, given, check.output_shapes).items():
                 check.add(Verdict(name, FAILED, why=why))
 
-    def _again(self, batch: list[Mapping[str, Array]], check: NumberCheck) -> NumberCheck:
-        """The iteration that went astray once more, followed: was it the machine or the mathematics?"""
+    def _again(
+        self,
+        batch: list[Mapping[str, Array]],
+        check: NumberCheck,
+        values: Mapping[str, Array],
+        losses: Sequence[float] = (),
+    ) -> NumberCheck:
+        """An iteration aside, of a batch that there was, followed: was it the machine or the mathematics?"""
         with self.machine.set_aside():
-            self.machine.load_kept(self._began_with)
-            self._carry_out(batch, check, tuple(self.losses[:-1]))
+            self.machine.load_kept(values)
+            self._carry_out(batch, check, losses)
         return check
 
 

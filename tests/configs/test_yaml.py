@@ -86,6 +86,7 @@ def test_suggestions():
     assert closest("pulp_open", ["vega", "pulp-open"]) == "pulp-open"
     assert closest("PULP-OPEN", ["vega", "pulp-open"]) == "pulp-open"
     assert closest("xyz", ["vega", "pulp-open"]) is None
+    assert closest("fp8", ["fp32", "fp8_e4m3"]) == "fp8_e4m3"
     assert suggestion("vga", ["vega", "gap9"]) == "use 'vega' (known: vega, gap9)"
     assert suggestion("qqqq", ["vega", "gap9"]) == "use one of vega, gap9"
     assert suggestion("qqqq", []) == "remove 'qqqq'"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import configs
-from configs.dtypes import BY_NAME, DTYPES
+from configs.dtypes import BY_NAME, DTYPES, FP32
 from configs.errors import NotFiniteError, WrongNumbersError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from configs.values import replace
@@ -27,7 +27,8 @@ from shared.paths import DATA
 from shared.tampering import tampered
 from shared.tiers import sweep_nine_of_ten
 from traces.report import not_finite_line
-from trainlib.references.op_truth import nudged, op_truth
+from trainlib.primitives.definition import DrawnInput
+from trainlib.references.op_truth import nudged, op_truth, room
 from trainlib.references.verdicts import (
     FAILED,
     NOT_DECIDABLE,
@@ -39,6 +40,7 @@ from trainlib.references.verdicts import (
     together,
 )
 from trainlib.training.phases import build_training_graph
+from trainlib.training.single import single
 
 NONE = np.zeros(3)
 
@@ -497,6 +499,67 @@ def test_a_weight_whose_second_moment_is_too_large_for_fp32_is_neither_right_nor
     assert verdicts["fc.weight.v_updated"]["verdict"] == "passed"
     assert verdicts["fc.weight_updated"]["verdict"] == "not_decidable"
     assert "values of 'fc.weight.v_updated' outside the range" in verdicts["fc.weight_updated"]["reason"]
+
+
+CANCELLING = """
+name: cancelling
+description: the gradient of a norm's weight before another norm is 0 but for eps
+source: this test
+input: {shape: [1, 8, 8]}
+dataset: random
+loss: cross_entropy
+optimizer: {name: sgd, learning_rate: 0.1}
+batch: 2
+layers:
+  - {name: one, type: batch_norm}
+  - {name: two, type: batch_norm, eps: 2.0e-5}
+  - {name: flatten, type: flatten}
+  - {name: fc, type: linear, out_features: 3}
+"""
+
+
+def test_terms_that_cancel_are_decided_by_inputs_with_which_they_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sum of 128 parts that is 1.01 of what it should be hides in their rounding, until dy is another."""
+    model, settings = tmp_path / "cancelling.yaml", Settings(tiles=("one.WG=c:1,n:1,h:1,w:1",))
+    model.write_text(CANCELLING)
+    right, results = prepare(str(model), settings), list[int]()
+
+    def passed(change):
+        results.clear()
+        functional = run_prepared(tampered(right, "one.WG", change), settings).summary["functional"]
+        return functional["passed"], functional["not_decidable"]
+
+    def as_it_is(array):
+        results.append(1)
+        return array
+
+    def its_end_scaled(array):
+        results.append(1)
+        return (
+            array * np.float32(1.01) if len(results) % of_an_iteration in (0, of_an_iteration - 1) else array
+        )
+
+    assert passed(as_it_is) == (True, 0)
+    of_an_iteration = len(results) // 3
+    assert passed(its_end_scaled) == (False, 0)
+    monkeypatch.setattr(NumberCheck, "shaking", lambda check, kept: None)
+    assert passed(as_it_is) == passed(its_end_scaled) == (None, 1)
+
+
+def test_an_exponential_below_the_normal_numbers_times_a_hundred_is_no_defect() -> None:
+    """silu(-98) = -98 exp(-98): half the smallest step of fp32 becomes 49 of them."""
+    graph = single("silu", {}, (DrawnInput((2,)),)).graph
+    op = graph.ops[0]
+    x = np.array([[-98, -90]], np.float32)
+    ours = x * np.exp(x)  # rounds the exponential first; 1 + exp(x) is 1
+    truth = op_truth(op, graph.tensors, {op["x"]: x})
+    (part,) = truth.parts(2)
+    far = room(truth, part, FP32, 1, kernel=False)
+    assert np.abs(ours.ravel() - part.value).max() > 10 * FP32.finest_step
+    assert judged("y", ours, part.value, far, part.gain).verdict == PASSED
+    assert judged("y", ours * np.float32(1.01), part.value, far, part.gain).verdict == FAILED
 
 
 def test_an_op_that_makes_a_nan_of_finite_numbers_is_wrong_and_what_reads_it_is_not_judged() -> None:
