@@ -295,15 +295,12 @@ def column_sum(source: str, target: str, rows: Axes, columns: Axes) -> Fork:
 def row_sum(source: str, target: str, outer: Axes, rows: Axes, columns: Axes, *, exact: bool = False) -> Fork:
     """target[rows] = sum of source[outer, rows, columns]; of fp32, rounded once, if `exact`."""
     arrays, moves = f"X:{source} Y:{target}", f"{source} -> {target}"
+    summed = {"axis": (0, 2), "dtype": np.float64} if exact else {"axis": (0, 2)}
     return Fork(
-        *("row_sum", arrays, moves, _exact_sum if exact else lambda x: x.sum(axis=(0, 2))),
+        *("row_sum", arrays, moves, lambda x: x.sum(**summed)),
         {"P": outer, "N": rows, "M": columns},
         ("N",),
         ("P", "M"),
         holds={target: ("N",)},
         scratch=FP32 if exact else None,
     )
-
-
-def _exact_sum(x: Array) -> Any:
-    return x.sum(axis=(0, 2), dtype=np.float64).astype(np.float32)
