@@ -352,7 +352,7 @@ def _trainable(
         if not step.forward and written & asked and frozen:
             names = ", ".join(PARAMETER_NAMES.get(role, role) for role in frozen)
             raise CannotTakeError(
-                f"{names} are frozen, other parameters trained",
+                f"frozen: {names}; but other parameters of the layer are trained",
                 "train all parameters of the layer, or freeze all",
             )
     possible = {role for role, parameter in plan.parameters.items() if parameter.trainable}

@@ -302,7 +302,8 @@ def _run(file: Path, text: str) -> Any:
     try:
         spec.loader.exec_module(code)
     except Exception as error:
-        raise InputError(f"{type(error).__name__}: {error}", where=text, cure=f"run python {file}") from error
+        what = f"the file cannot be loaded: {type(error).__name__}: {error}"
+        raise InputError(what, where=text, cure=f"run `python {file}` to find the line") from error
     finally:
         sys.path.remove(folder)
     return code

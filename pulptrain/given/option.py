@@ -119,7 +119,7 @@ class SourceOptions(TypedDict, total=False):
         float | None,
         Option(
             "RATE",
-            "Learning rate of an ONNX training graph that stores none (default 0.001).",
+            "Learning rate of an ONNX training graph that does not store one (default 0.001).",
             MODEL,
             swept=False,
         ),
@@ -551,7 +551,7 @@ def pair(text: str, option: str, form: str) -> tuple[str, str]:
     """``name=value`` of an option. Raises `InputError`, whose cure is to write it as `form`."""
     name, separator, value = text.partition("=")
     if not separator or not name.strip() or not value.strip():
-        raise InputError(f"cannot read {text!r}", where=option, cure=f"write e.g. {form}")
+        raise InputError(f"{text!r} is not NAME=VALUE", where=option, cure=f"write e.g. {form}")
     return name.strip(), value.strip()
 
 

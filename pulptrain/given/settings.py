@@ -211,7 +211,7 @@ def schedule_options(settings: Settings, spec: ModelSpec | None = None) -> Sched
     """
     depth, buffers = parse_buffers(settings.buffering)
     if settings.prefetch not in ("on", "off"):
-        raise InputError(f"cannot read {settings.prefetch!r}", where="--prefetch", cure="use on or off")
+        raise InputError(f"unknown value {settings.prefetch!r}", where="--prefetch", cure="use on or off")
     return ScheduleOptions(
         buffer_depth=depth,
         buffers=buffers,
@@ -250,7 +250,9 @@ def _tile(text: str) -> tuple[str, dict[str, int]]:
         name, separator, size = part.partition(":")
         if not separator or not (size.strip().isascii() and size.strip().isdigit() and len(size) < 19):
             raise InputError(
-                f"cannot read {part!r} in {text!r}", where="--tile", cure="write e.g. conv2.FW=co:8,ho:3"
+                f"{part!r} in {text!r} is not DIMENSION:SIZE",
+                where="--tile",
+                cure="write e.g. conv2.FW=co:8,ho:3",
             )
         tile[name.strip()] = int(size)
     return op, tile

@@ -344,7 +344,7 @@ def _refused(done: Mapping[str, Validation]) -> list[str]:
     lines = []
     for name, validation in done.items():
         reasons = Counter(
-            re.sub(r"^row '[^']*': ", "", error.message)
+            re.sub(r"^row '[^']*': (cannot be predicted: )?", "", error.message)
             for error in (row.error for row in validation.refused)
         )
         for reason, count in sorted(reasons.items()):

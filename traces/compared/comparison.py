@@ -131,7 +131,7 @@ def compared(summaries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Co
         raise InputError(
             "a comparison needs two runs",
             where="compare",
-            cure="use two run folders: pulptrain compare RUN1 RUN2",
+            cure="use two run folders: `pulptrain compare RUN1 RUN2`",
         )
     for summary, name in zip(summaries, names, strict=True):
         check_causes(summary, name)

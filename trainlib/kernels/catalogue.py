@@ -188,7 +188,7 @@ def loop_work(
     kernel = library.kernel(codegen, name)
     if not is_free_loop(kernel.header):
         raise InputError(
-            f"kernel '{name}' uses several indices for an array",
+            f"kernel '{name}' accesses an array with several indices, but only one is supported here",
             where="kernel",
             cure="write one flat index per array in the kernel file",
         )

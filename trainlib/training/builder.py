@@ -440,7 +440,7 @@ class GraphBuilder:
             if expected == 1:
                 complete[tensor] = parts[0]
             return
-        from trainlib.primitives.optimizers import accumulate
+        from trainlib.primitives.optimizers import gradient_ops
 
         number = expected - len(parts)
         first, second = parts[0], parts[-1]
@@ -452,10 +452,10 @@ class GraphBuilder:
         self.add(replace(source, name=total, alias_of=None if shared else first))
         self.emit(
             tensor.removesuffix(".out") + (f".{number}" if number else ""),
-            accumulate.PRIMITIVE.name,
-            accumulate.PRIMITIVE.step,
+            gradient_ops.ADDED.name,
+            gradient_ops.ADDED.step,
             {"a": first, "b": second, "sum": total},
-            {VARIANT: self.variant} if self.variant in accumulate.PRIMITIVE.variant_names else {},
+            {VARIANT: self.variant} if self.variant in gradient_ops.ADDED.variant_names else {},
         )
         parts[0] = total
         if number == 0:

@@ -227,7 +227,7 @@ def _picture(folder: Path, name: str) -> tuple[str, ...]:
     [
         (lambda data: data.replace(b",", b",\xff", 1), "is not UTF-8 text"),
         (lambda data: data.replace(b"\n", b"\n" + b"x" * 200_000, 1), "field larger than field limit"),
-        (lambda data: data + b"\n1,2\n", "the row does not have"),
+        (lambda data: data + b"\n1,2\n", "the row has"),
         (lambda data: re.sub(rb",\d+,", b",nan,", data), "must be a whole number"),
         (lambda data: re.sub(rb",\d+,", b"," + b"9" * 5000 + b",", data), "above"),
         (lambda data: b"", "no column"),

@@ -141,8 +141,8 @@ def test_runs_that_cannot_be_compared(
         ([*three, "--in-l1"], "--in-l1: the option applies to the comparison with a measured log only"),
         ([*three, "--out", "picture.txt"], "--out: the picture format of 'picture.txt' is unknown"),
         ([*three, "--out", str(notes)], "nothing was overwritten"),
-        ([*three, "--fail-above", "much"], "--fail-above: cannot read 'much'"),
-        ([*three, "--fail-above", "-1%"], "--fail-above: cannot read '-1%'"),
+        ([*three, "--fail-above", "much"], "--fail-above: 'much' is not a percentage"),
+        ([*three, "--fail-above", "-1%"], "--fail-above: '-1%' is not a percentage"),
         ([*three, "--top", "0"], "--top: the number of rows is 0"),
     ):
         assert run(["compare", *arguments]) == 2, arguments

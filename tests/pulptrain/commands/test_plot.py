@@ -149,10 +149,10 @@ def test_a_speed_up_adds_up_and_is_at_most_ideal_where_nothing_waits(
             for what in ("causes", "roofline", "bytes")
         ),
         (["8", "2", "--width", "1in", "--font", "30pt", "--what", "speed-up"], "does not fit a chart"),
-        (["8", "--width", "1e400in"], "--width: cannot read"),
+        (["8", "--width", "1e400in"], "--width: .* is not a length with a unit"),
         (["8", "--title", 301 * "x"], "--title: the title is too long: 301 characters.*at most 300"),
         (["8", "--dpi", "5"], "--dpi: 5 dots per inch is not a valid size.*use 30"),
-        (["8", "--font", "x"], "--font: cannot read 'x'.*8pt"),
+        (["8", "--font", "x"], "--font: 'x' is not a length.*8pt"),
         (["8", "--font", "0pt"], "--font"),
         (["8", "--window", "conv9.FW"], "is neither an op nor a range.*START:END"),
         (["8", "--window", "0:10", "--what", "roofline"], "use an op, e.g. conv1.FW"),
@@ -161,7 +161,7 @@ def test_a_speed_up_adds_up_and_is_at_most_ideal_where_nothing_waits(
         (["8", "8", "--what", "speed-up"], "have the same number of cores, 8"),
         (
             ["8", "2"],
-            "one run, use --what speed-up, or draw all on one axis by pulptrain compare .* --out strips.png",
+            "one run, use --what speed-up, or draw all on one axis: .pulptrain compare .* --out strips.png",
         ),
         (["8", "2", "--what", "speed-up", "--window", "0:9"], "whole runs"),
         (["8", "--out", "all.pdf"], "pictures cannot share the one file"),

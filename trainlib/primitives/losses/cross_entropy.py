@@ -72,7 +72,7 @@ def _plan(attributes: Mapping[str, Any], output: Tensor, where: str) -> LabelPla
 def _check_shares(label: Array, where: str) -> None:
     if (label < 0).any():
         raise InputError(
-            f"a soft label holds the class probability {float(label.min()):.3g}",
+            f"a soft label holds the negative class probability {float(label.min()):.3g}",
             where=where,
             cure="use class probabilities of 0 or more",
         )

@@ -21,7 +21,7 @@ from configs.errors import InputError
 from configs.values import Struct
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Array, Function, KernelCall, KernelChoice, Ranges, Tensors, part
-from trainlib.kernels.library import LIBRARY
+from trainlib.kernels.library import AS, LIBRARY
 from trainlib.primitives.definition import Shape, Values
 from trainlib.primitives.lowering.axes import LEADING, ONE, Area, Axes, AxesLowering
 from trainlib.primitives.lowering.boxes import leading_extents
@@ -169,7 +169,7 @@ def _loop_call(
         results = loop.compute(op, dict(zip(reads, values, strict=True)))
         return tuple(_single(results[role]) for role in writes)
 
-    form = update_name(op, loop.nest) if op.step == "UPD" else ""
+    form = update_name(op, loop.nest) if op.step == "UPD" else borrowed(op, loop.nest, writes[0])
     details = {"loop": loop, "reads": reads, "writes": writes, "numbers": numbers, "form": form}
     return vector_call(choice, loop.nest, elements, vectors, reads, writes, function, details=details)
 
@@ -178,6 +178,12 @@ def update_name(op: Op, nest: str) -> str:
     """The C of an update: its optimizer, and what its nest says beside that."""
     words = op.primitive.split("_")
     return "_".join((*words, *(word for word in nest.split("_")[1:] if word not in words)))
+
+
+def borrowed(op: Op, nest: str, result: str) -> str:
+    """The C of a formula that has the price of another, such as ``floor_fw_as_relu_fw``."""
+    stem = f"{op.primitive}_{result.replace('dx', 'bw') if result[0] == 'd' else 'fw'}"
+    return "" if stem == nest else f"{stem}{AS}{nest}"
 
 
 def _single(array: Array) -> Array:
@@ -260,7 +266,9 @@ class LossLowering(AxesLowering):
             kinds = [dtypes[role] for role in (*op.reads, target)]
             vectors = list(zip((*inputs, result), kinds, strict=True))
             reads = (*inputs, *before)
+            form = borrowed(op, nest, {"dy": "dx"}.get(target, target))
             details = {"formula": self.each[target], "target": target, "first": int(not before), **constants}
+            details["form"] = form
             return vector_call(
                 build.choice,
                 nest,
