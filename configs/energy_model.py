@@ -228,7 +228,7 @@ def _points(node: Node) -> tuple[tuple[float, int, str], ...]:
         vdd = parse_si(given.vdd, "V", where=item.where)
         points.append((vdd, parse_hz(given.frequency, where=item.where), given.source))
     if not points or points[0][0] <= 0 or points[0][1] <= 0:
-        raise node.error("'points' needs a first point above 0 V and 0 Hz", "list the lowest voltage first")
+        raise node.error("the first of 'points' must be above 0 V and 0 Hz", "list the lowest voltage first")
     if any(low[0] >= high[0] or low[1] >= high[1] for low, high in pairwise(points)):
         message = "voltage and clock must both rise from point to point"
         raise node.error(message, "list the lowest voltage first")
@@ -249,7 +249,9 @@ def _coefficient(name: str, node: Node) -> Coefficient:
         message = f"'{name}' does not satisfy low <= nominal <= high"
         raise node.error(message, f"sort the three values {given.low}, {given.nominal} and {given.high}")
     if vdd <= 0:
-        raise children["vdd"].error("the supply voltage is 0 V", "write the voltage of the cores")
+        raise children["vdd"].error(
+            "the supply voltage is 0 V, but must be above 0", "write the voltage of the cores, e.g. 0.8 V"
+        )
     if given.grade not in GRADES:
         raise children["grade"].error(f"unknown grade '{given.grade}'", suggestion(given.grade, GRADES))
     return Coefficient(low, nominal, high, vdd, given.condition, given.source, given.grade, given.fitted)

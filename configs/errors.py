@@ -138,7 +138,10 @@ def cure_of(error: Exception, otherwise: str) -> str:
 
 
 class DoesNotFitError(PulptrainError):
-    """A memory level is too small: `required_bytes` of `available_bytes`, largest contributors, levers."""
+    """A memory level is too small: `required_bytes` of `available_bytes`, largest contributors, levers.
+
+    `what` is the end of "L1 is too small for ...".
+    """
 
     exit_code = 3
 
@@ -149,11 +152,13 @@ class DoesNotFitError(PulptrainError):
         available_bytes: int,
         *,
         where: str | None = None,
+        what: str = "",
         contributors: tuple[Contributor, ...] = (),
         levers: tuple[Lever, ...] = (),
         cure: str | None = None,
     ) -> None:
         self.level = level
+        self.what = what
         self.required_bytes = required_bytes
         self.available_bytes = available_bytes
         self.contributors = contributors
@@ -164,13 +169,15 @@ class DoesNotFitError(PulptrainError):
         )
         tried = "".join(
             f"\n    {item.saved_bytes:>10} B  {item.name}: {item.how}"
-            + ("  (then its tensors fit)" if item.fits is None else "  (then it fits)" if item.fits else "")
+            + {None: "  (then its tensors fit)", True: "  (then it fits)", False: "  (not enough alone)"}[
+                item.fits
+            ]
             for item in levers
         )
         of_what = " of the tensors" if any(item.fits is None for item in levers) else ""
         super().__init__(
-            f"{level.upper()} is too small: {required_bytes} B required, {available_bytes} B available, "
-            f"{self.missing_bytes} B missing"
+            f"{level.upper()} is too small{f' for {what}' if what else ''}: {required_bytes} B required, "
+            f"{available_bytes} B available, {self.missing_bytes} B missing"
             + (f"\n  largest contributors:{listing}" if listing else "")
             + (
                 f"\n  each of these changes alone would save, by a new plan{of_what}:{tried}" if tried else ""
@@ -191,7 +198,7 @@ class DoesNotFitError(PulptrainError):
 
     def but(self, **other: Any) -> DoesNotFitError:
         """The same report with another `where` or `cure`, or with the `levers` that were tried."""
-        said = {key: getattr(self, key) for key in ("where", "contributors", "levers", "cure")}
+        said = {key: getattr(self, key) for key in ("where", "what", "contributors", "levers", "cure")}
         return DoesNotFitError(self.level, self.required_bytes, self.available_bytes, **said | other)
 
     def as_dict(self) -> dict[str, object]:

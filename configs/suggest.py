@@ -16,8 +16,10 @@ def closest(word: str, known: Iterable[str]) -> str | None:
         by_folded.setdefault(entry.casefold(), entry)
     folded = word.casefold()
     begin_so = [entry for entry in by_folded if entry.startswith(folded)]
-    matches = get_close_matches(folded, begin_so or list(by_folded), n=1, cutoff=0.5)
-    return by_folded[matches[0]] if matches else None
+    matches = get_close_matches(folded, begin_so or list(by_folded), n=3, cutoff=0.5)
+    # Two letters that change places leave the letters as they are.
+    same = (entry for entry in matches if sorted(entry) == sorted(folded))
+    return by_folded[next(same, matches[0])] if matches else None
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

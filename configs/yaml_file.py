@@ -154,7 +154,11 @@ def parse_yaml(text: str, file: str) -> Node:
     try:
         root = yaml.compose(text)
         if root is None:
-            raise ConfigError("the file is empty", where=f"{file}:1", cure="fill the file or name another")
+            raise ConfigError(
+                "the file is empty",
+                where=f"{file}:1",
+                cure="write keys and values into it, or use another file",
+            )
         return _Converter(file, yaml.constructor).convert(root)
     except MarkedYAMLError as error:
         raise _syntax_error(error, text, file) from None
@@ -166,7 +170,9 @@ def parse_yaml(text: str, file: str) -> Node:
     except (ValueError, OverflowError) as error:
         # The parser lets some through that an escape sequence such as \\UFFFFFFFF causes.
         raise ConfigError(
-            f"YAML error: {error}", where=f"{file}:1", cure="use smaller numbers and character codes"
+            f"YAML error in a number or character code: {error}",
+            where=f"{file}:1",
+            cure="use smaller numbers",
         ) from None
     except RecursionError:
         raise ConfigError(
@@ -286,7 +292,9 @@ class _Converter:
             raise self.error(node, f"{value} is not a finite fp32 number", f"use at most {LARGEST_FLOAT}")
         if value is None or isinstance(value, str | int | float | bool):
             return value
-        raise self.error(node, f"a {type(value).__name__} is not supported", "put the value in quotes")
+        raise self.error(
+            node, f"a value of type {type(value).__name__} is not supported", "put the value in quotes"
+        )
 
     def error(self, node: Any, message: str, cure: str) -> ConfigError:
         return ConfigError(message, where=f"{self.file}:{node.start_mark.line + 1}", cure=cure)

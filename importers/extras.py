@@ -22,5 +22,5 @@ def require_extra(package: str, where: str | None = None) -> ModuleType:
         raise InputError(
             f"{_NEEDED_FOR[package]} needs the Python package {package}: {error}",
             where=where,
-            cure=f"run pip install 'pulptrain[{package}]'",
+            cure=f"run `pip install 'pulptrain[{package}]'`",
         ) from None

@@ -49,13 +49,18 @@ def option_text(name: str, options: Mapping[str, Any]) -> str:
 def _parsed(text: str, where: str, example: str, *, lists: bool = False) -> tuple[str, dict[str, Any]]:
     words = text.split() if lists else re.findall(r"[^\s,\[\]]+(?:\[[^\]]*\]?)?|[\[\]]", text)
     if not words or "=" in words[0]:
-        raise InputError(f"cannot read {text!r}", where=where, cure=f"write e.g. '{example}'")
+        what = f"{text!r} does not begin with a name"
+        raise InputError(what, where=where, cure=f"write e.g. '{example}'")
     options: dict[str, Any] = {}
     for word in words[1:]:
         key, separator, value = word.partition("=")
         key = _SHORT.get(key, key)
         if not separator or not key or not value or key in options:
-            raise InputError(f"cannot read {word!r} in {text!r}", where=where, cure=f"write e.g. '{example}'")
+            raise InputError(
+                f"{word!r} in {text!r} is not KEY=VALUE, or its key appears twice",
+                where=where,
+                cure=f"write e.g. '{example}'",
+            )
         options[key] = _value(f"[{value}]" if "," in value and value[0] != "[" else value)
     return words[0], options
 

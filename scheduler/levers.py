@@ -79,7 +79,9 @@ def with_levers(
     found = tuple(levers[:MAX_LEVERS])
     if error.level != "l1":
         return error.but(levers=found)
-    size = f"use --l1 {-(-(timing.l1.size_bytes + error.missing_bytes) // 1024)}KiB"
+    reserved_bytes = timing.l1.size_bytes - timing.l1_usable_bytes
+    size = f"use --l1 {-(-(timing.l1.size_bytes + error.missing_bytes) // 1024)}KiB (stacks"
+    size += f"{' and tables' if timing.l1.tables_bytes else ''} take {reserved_bytes} B of it)"
     whole = options.buffer_depth == WHOLE_OPS
     return error.but(
         levers=found, cure=f"{size}, or --buffering single, which cuts ops into tiles" if whole else size
@@ -170,7 +172,7 @@ def _step_by_step(error: DoesNotFitError, spec: ModelSpec, changed: _Changed) ->
 
 def _op_of(error: DoesNotFitError) -> str:
     """Name of the op an L1 report is about."""
-    return (error.where or "").partition(",")[0]
+    return error.where or ""
 
 
 def _attempts(

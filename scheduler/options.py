@@ -57,9 +57,9 @@ def parse_buffers(text: str) -> tuple[int, dict[str, dict[str, int]]]:
         op, _, operand = path.strip().rpartition(".")
         if not op or not operand or parse_buffering(value.strip()) < 1:
             raise InputError(
-                f"{part!r} does not name an op, its operand and a number of buffers",
+                f"{part!r} must have an op, its operand and a number of buffers",
                 where="--buffering",
-                cure="write e.g. double,conv2.FW.w=1",
+                cure="write OP.OPERAND=NUMBER, e.g. conv2.FW.w=1",
             )
         named.setdefault(op, {})[operand] = parse_buffering(value.strip())
     return depth, named
@@ -74,10 +74,12 @@ def parse_resident(text: str) -> tuple[str, ...]:
         return ()
     names = tuple(part.strip() for part in text.split(","))
     if not all(names) or (AUTO in names and len(names) > 1):
+        what = f"{AUTO} cannot be combined with names" if AUTO in names else f"a name in {text!r} is empty"
         raise InputError(
-            f"cannot read {text!r}",
+            what if text.strip() else "the value is empty",
             where="--resident",
-            cure="use auto, off, or a list of TENSOR or TENSOR@OP..OP, e.g. fc.weight@fc.FW..fc.IG",
+            cure="use auto, off, or names of tensors: fc.weight, or fc.weight@fc.FW..fc.IG for the ops from "
+            "fc.FW to fc.IG only",
         )
     return names
 

@@ -339,16 +339,16 @@ def multiplying(graph: TrainingGraph, variants: Mapping[str, str]) -> list[Op]:
 def check_names(graph: TrainingGraph, options: ScheduleOptions) -> None:
     """Raise `InputError` for an op or step that the graph has not, or that has no matmul for a kernel."""
     ops = {op.name for op in graph.ops}
-    for what, named in (
-        ("to tile", options.tile_sizes),
-        ("to order the loops of", options.loop_orders),
-        ("to choose buffers for", options.buffers),
+    for option, named in (
+        ("--tile", options.tile_sizes),
+        ("--loop-order", options.loop_orders),
+        ("--buffering", options.buffers),
     ):
         for name in named:
             if name not in ops:
                 names = ", ".join(sorted(ops))
                 raise InputError(
-                    f"the model has no op {name!r} {what}", where=graph.name, cure=f"use one of {names}"
+                    f"model {graph.name} has no op {name!r}", where=option, cure=f"use one of {names}"
                 )
     multiply = {name for op in multiplying(graph, options.variants) for name in (op.name, op.step)}
     for name, kernel in options.kernels.items():
@@ -359,7 +359,7 @@ def check_names(graph: TrainingGraph, options: ScheduleOptions) -> None:
             raise InputError(
                 f"{name} does not use a matmul kernel"
                 if is_known
-                else f"no op or step {name!r} offers a choice of kernels",
+                else f"{name!r} is neither an op nor a step with a choice of kernels",
                 where=graph.name,
                 cure=f"write the op first: --kernel {kernel}={name}" if swapped else others,
             )

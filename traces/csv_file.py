@@ -44,8 +44,11 @@ def rows_of(path: Path, columns: Sequence[str], what: str) -> Iterator[tuple[str
             for row in reader:
                 line = reader.line_num
                 if None in row or None in row.values():
+                    fields = [cell for cell in row.values() if cell is not None]
+                    extra = len(row.get(None, ())) - 1 if None in row else 0
                     raise InputError(
-                        f"the row does not have {len(reader.fieldnames or ())} fields, as many as the header",
+                        f"the row has {len(fields) + extra} fields, but the header has "
+                        f"{len(reader.fieldnames or ())}",
                         where=f"{path}:{line}",
                         cure=AGAIN,
                     )

@@ -21,7 +21,16 @@ class TraceError(PulptrainError):
     """Slices overlap on a track, end before they start, or do not account for every cycle of a core.
 
     Such a trace is a fault of the simulator, not of its user, so the exit code is that of an internal error.
+    `track` is where.
     """
+
+    def __init__(self, message: str, *, track: str = "") -> None:
+        super().__init__(
+            f"{track}: {message}" if track else message,
+            where="trace",
+            cure="if the trace comes from a file, run `pulptrain run MODEL --out DIR` again; if not, report "
+            "this as a defect, with your command",
+        )
 
 
 COMPUTE = "compute"

@@ -173,7 +173,8 @@ class MasterLine:
         """The pieces of an interval and the cycles in each; `NOBODY` has those after the last."""
         if start_cycles < self._forgotten_cycles:
             raise TraceError(
-                f"a slice from cycle {start_cycles} was reported after cycle {self._forgotten_cycles}"
+                f"a slice that starts at cycle {start_cycles} was reported too late, after cycle "
+                f"{self._forgotten_cycles}"
             )
         ends, pieces = self._ends, self._pieces
         at = bisect_right(ends, start_cycles)

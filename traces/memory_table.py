@@ -69,6 +69,10 @@ def _block(row: Mapping[str, str], where: str) -> MemoryBlock:
         )
     number = {name: whole_number(row[name], name, where) for name in _NUMBERS}
     if number["address"] < 0 or number["size_bytes"] < 0 or number["end_cycle"] < number["start_cycle"]:
-        raise InputError("address, size_bytes or lifetime is below 0", where=where, cure=AGAIN)
+        raise InputError(
+            "'address' or 'size_bytes' is negative, or 'end_cycle' is before 'start_cycle'",
+            where=where,
+            cure=AGAIN,
+        )
     cells: dict[str, Any] = {**{name: row[name] for name in COLUMNS}, **number}
     return MemoryBlock(**{**cells, "staged": bool(number["staged"])})

@@ -22,9 +22,9 @@ def slice_parts(event: Slice) -> tuple[tuple[str, int], ...]:
     busy_cycles = event.busy_cycles
     if busy_cycles < 0:
         raise TraceError(
-            f"compute slice at cycle {event.start_cycles} lasts {event.duration_cycles} cycles, "
-            f"but its stalls take {event.duration_cycles - busy_cycles}",
-            where=event.track,
+            f"the compute slice at cycle {event.start_cycles} lasts {event.duration_cycles} cycles, "
+            f"but has {event.duration_cycles - busy_cycles} stall cycles",
+            track=event.track,
         )
     return ((BUSY, busy_cycles), *event.stalls)
 
@@ -72,10 +72,12 @@ def overlap(kind: str, end_cycles: int, event: Slice) -> TraceError:
     """What is wrong with a slice that begins before one of this kind has ended, or ends before it starts."""
     if event.end_cycles < event.start_cycles:
         return TraceError(
-            f"a slice ends at cycle {event.end_cycles}, before its start at {event.start_cycles}",
-            where=event.track,
+            f"a slice ({event.kind}) ends at cycle {event.end_cycles}, before its start at cycle "
+            f"{event.start_cycles}",
+            track=event.track,
         )
     return TraceError(
-        f"{event.kind} starts at cycle {event.start_cycles} while {kind} lasts until {end_cycles}",
-        where=event.track,
+        f"two slices overlap: one ({kind}) ends at cycle {end_cycles}, the next ({event.kind}) starts at "
+        f"cycle {event.start_cycles}",
+        track=event.track,
     )

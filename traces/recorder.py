@@ -51,7 +51,8 @@ class Recorder:
             kind = event.kind
             if end_cycles < start_cycles or start_cycles < 0:
                 raise TraceError(
-                    f"slice {kind} runs from cycle {start_cycles} to {end_cycles}", where=event.track
+                    f"a slice ({kind}) starts at cycle {start_cycles} and ends at cycle {end_cycles}",
+                    track=event.track,
                 )
             if kind in _STALLS:
                 return

@@ -74,7 +74,9 @@ def op_points(summary: Mapping[str, Any]) -> list[RoofPoint]:
         useful, moved = op.get("useful_macs", op["macs"]), max(op["bytes_in"], op["bytes_out"])
         if type(useful) is not int or not 0 <= useful <= op["macs"]:
             raise InputError(
-                f"useful_macs of {op['name']} is not from 0 to {op['macs']}", where="summary.json", cure=AGAIN
+                f"useful_macs of {op['name']} must be a number from 0 to {op['macs']}",
+                where="summary.json",
+                cure=AGAIN,
             )
         if op["macs"] and op["cycles"] and moved:
             name = op_label(op["name"], op["step"])

@@ -91,14 +91,16 @@ def speed_up_of(summaries: Sequence[Mapping[str, Any]], names: Sequence[str]) ->
         for key in ("model", "soc"):
             if summary[key] != first[key]:
                 raise InputError(
-                    f"the run has {key} {summary[key]}, but run {names[0]} has {first[key]}",
+                    f"the {key} of this run is '{summary[key]}', but that of run '{names[0]}' is "
+                    f"'{first[key]}'",
                     where=name,
-                    cure=f"use runs of one {key}",
+                    cure=f"use runs with the same {key}",
                 )
         if summary["cores"] in seen:
             raise InputError(
-                f"the run has {summary['cores']} cores, as many as run {seen[summary['cores']]}",
-                where=name,
+                f"the runs '{seen[summary['cores']]}' and '{name}' have the same number of cores, "
+                f"{summary['cores']}",
+                where="--what speed-up",
                 cure="use runs with different --cores",
             )
         seen[summary["cores"]] = name

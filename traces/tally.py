@@ -131,20 +131,22 @@ class Tally:
         sums = dict.fromkeys(self.cores, 0)
         for (_, who, word), cycles in self.cycles.items():
             if word not in _STALLS and word != BUSY:
-                raise TraceError(f"{word!r} is not a stall", where=who[0])
+                raise TraceError(f"unknown kind of stall {word!r}", track=who[0])
             for track in who:
                 sums[track] = sums.get(track, 0) + cycles
         for track, cycles in sums.items():
             end_cycles = self.last_cycles[track]
             if end_cycles > makespan_cycles:
                 raise TraceError(
-                    f"{self._last_kind.get(track, 'barrier')} ends at cycle {end_cycles}, after the makespan "
-                    f"{makespan_cycles}",
-                    where=track,
+                    f"a slice ({self._last_kind.get(track, 'barrier')}) ends at cycle {end_cycles}, after "
+                    f"the end of the run (makespan {makespan_cycles})",
+                    track=track,
                 )
             if cycles != makespan_cycles:
                 raise TraceError(
-                    f"busy + stalls = {cycles} cycles, but the makespan is {makespan_cycles}", where=track
+                    f"busy and stall cycles add up to {cycles}, but must equal the makespan, "
+                    f"{makespan_cycles}",
+                    track=track,
                 )
 
     def covered_cycles(self, makespan_cycles: int) -> int:

@@ -42,9 +42,7 @@ _FILES = (
     "trainlib.primitives.elementwise.parameter",
     "trainlib.primitives.elementwise.position",
     "trainlib.primitives.attention.class_token",
-    "trainlib.primitives.recurrent.rnn",
-    "trainlib.primitives.recurrent.gru",
-    "trainlib.primitives.recurrent.lstm",
+    "trainlib.primitives.recurrent.cells",
     "trainlib.primitives.attention.embedding",
     "trainlib.primitives.contractions.matmul",
     "trainlib.primitives.attention.mhsa",
@@ -72,10 +70,7 @@ _FILES = (
     "trainlib.primitives.optimizers.table",
     # Put into the graph by its builder.
     "trainlib.primitives.shapes.layout",
-    "trainlib.primitives.optimizers.accumulate",
-    "trainlib.primitives.optimizers.gradient_accumulation",
-    "trainlib.primitives.optimizers.weight_average",
-    "trainlib.primitives.optimizers.gradient_clipping",
+    "trainlib.primitives.optimizers.gradient_ops",
 )
 """Every file of primitives: of one of its own name (`PRIMITIVE`), or of several (`PRIMITIVES`)."""
 
@@ -83,10 +78,11 @@ _SEVERAL = (
     "trainlib.primitives.elementwise.table",
     "trainlib.primitives.losses.table",
     "trainlib.primitives.optimizers.table",
-    "trainlib.primitives.optimizers.gradient_clipping",
+    "trainlib.primitives.optimizers.gradient_ops",
     "trainlib.primitives.pooling.reduce_mean",
     "trainlib.primitives.pooling.reduce_max",
     "trainlib.primitives.elementwise.arithmetic",
+    "trainlib.primitives.recurrent.cells",
 )
 """Those of several, in the order in which a name that is no file's is looked for in them."""
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from arch.spec.isa import NestCall
 from arch.spec.program import Compute, Effect, Place
-from configs.dtypes import FP32, DType
+from configs.dtypes import FP32, INT32, DType
 from configs.errors import ConfigError, InputError
 from configs.values import Struct, replace
 from deploy.calls.generated import C_TYPES, Generated, dtype_at, generated
@@ -261,10 +261,8 @@ def scalar(kernel: str) -> str:
     """The kernel whose loops the C of a 16-bit one has: blocks of the same size, numbers one by one."""
     if kernel in kernel_sources():
         return kernel
-    name = (
-        kernel.replace("asm16_T_", "mm_unroll_").replace("asm16_", "asm_").replace("_SIMD_4x8", "_SIMD_4x4")
-    )
-    return name.replace("_fp16_SIMD_", "_unroll_").replace("_fp16", "")
+    name = kernel.replace("asm16_T_", "mm_unroll_").replace("asm16_", "asm_")
+    return name.replace("_SIMD_4x8", "_SIMD_4x4").replace("_fp16_SIMD_", "_unroll_").replace("_fp16", "")
 
 
 def refuse(codegen: str, kernel: str, places: Iterable[Place]) -> None:
@@ -288,14 +286,14 @@ def _made(call: Generated) -> CCall:
     source = read_source(f"{name}.c", call.kernel.source)
     if _MADE.setdefault(name, source) != source:
         cure = "report this as a defect, with your command"
-        raise ConfigError(f"two kernels that deploy generates have the name {name}", cure=cure)
-    fields: list[tuple[str, Value]] = []
-    for key, value in call.fields:
+        raise ConfigError(f"deploy generated two different kernels with the name {name}", cure=cure)
+
+    def argument(value: int | float | Varying | Place | tuple[float, ...]) -> Value:
         if isinstance(value, Place):
-            fields.append((key, Pointer(value.address, C_TYPES[value.dtype])))
-        else:
-            fields.append((key, Table(value) if isinstance(value, tuple) else value))
-    return CCall(name, name, tuple(fields))
+            return Pointer(value.address, C_TYPES[value.dtype])
+        return Table(value) if isinstance(value, tuple) else value
+
+    return CCall(name, name, tuple((key, argument(value)) for key, value in call.fields))
 
 
 def source_of(kernel: str) -> Source:
@@ -309,18 +307,24 @@ def _call(nest: NestCall, addresses: tuple[int, ...], effect: Effect, op: Op) ->
     struct = source.kernels[kernel]
     declared = source.structs[struct]
     fields = tuple((field.name, values.value(field)) for field in declared)
+    found = [(field, *pair) for field, pair in zip(declared, fields, strict=True) if field.pointer]
+    # What another field views as integers is no float.
+    seen = {getattr(value, "address", None) for field, _, value in found if field.ctype != C_TYPES[FP32]}
     arrays = {
-        field.name: _format(value, effect)
-        for field, (_, value) in zip(declared, fields, strict=True)
-        if field.pointer and field.ctype == C_TYPES[FP32]
+        name: dtype_at(effect, value.address)
+        if isinstance(value, Pointer) and value.address not in seen
+        else FP32
+        for field, name, value in found
+        if field.ctype == C_TYPES[FP32]
     }
-    narrow = sorted({dtype for dtype in arrays.values() if dtype.is_narrow})
+    formats = {*arrays.values()}  # integers beside floats are converted, alone they are moved
+    narrow = sorted(dtype for dtype in formats if dtype.is_narrow) or [INT32] * ({FP32, INT32} <= formats)
     if len(narrow) > 1:
         words = " and ".join(dtype.word for dtype in narrow)
         what = f"kernel {kernel} has no C source for {words} in one call"
         raise InputError(what, where=op.name, cure="use one dtype")
     if narrow:
-        wide = sorted(name for name, dtype in arrays.items() if not dtype.is_narrow)
+        wide = sorted(name for name, dtype in arrays.items() if dtype != narrow[0])
         summed = any((effect.details.get("order"), *effect.details.get("orders", ())))
         source = _in_format(source.file, narrow[0], tuple(wide), summed)
         mark = source.file.removesuffix(".c").removeprefix(kernel_sources()[kernel].file.removesuffix(".c"))
@@ -332,13 +336,6 @@ def _call(nest: NestCall, addresses: tuple[int, ...], effect: Effect, op: Op) ->
 @cache
 def _in_format(file: str, narrow: DType, wide: tuple[str, ...], summed: bool) -> Source:
     return in_format(_text(file), file, narrow, wide, summed=summed)
-
-
-def _format(value: Value, effect: Effect) -> DType:
-    """Of the elements of an argument: those of the buffer it lies in; an option's are fp32."""
-    if isinstance(value, Pointer):
-        return dtype_at(effect, value.address)
-    return FP32
 
 
 class _Known(Struct, frozen=True):

@@ -72,6 +72,8 @@ _EXACT: dict[np.ufunc, str] = {
     np.fmax: "fmaxf",
 }
 """Functions with one right result."""
+_BOUNDS = {"pt_maximum": "pt_at_least", "pt_minimum": "pt_at_most"}
+"""What they are where the second number is an option."""
 
 _ELEMENTARY: dict[np.ufunc, str] = {
     np.exp: "expf",
@@ -528,7 +530,11 @@ class Writer:
         simple_text = simple.get(op) or simple.get(op[0])
         if simple_text is not None:
             return simple_text()
-        return f"{op}({', '.join(part(index, _CHOICE, 'float') for index in range(len(args)))})", _ATOM
+        if op in _BOUNDS and (args[1].value is not None or args[1].op[0] == "."):
+            op = _BOUNDS[op]
+        cast = [value.value is None and value.kind != "float" for value in args]
+        texts = ("(float)" * c + part(at, _ATOM if c else _CHOICE, "float") for at, c in enumerate(cast))
+        return f"{op}({', '.join(texts)})", _ATOM
 
     def _infix(self, item: Symbol, like: str, kinds: set[str]) -> tuple[str, int]:
         """Left, operator, right; the longer side has a name where both would be too long."""

@@ -168,14 +168,11 @@ class RowWriter(Writer):
         self.used = {}
         begun = []
         for item in sums:
-            begin, name = REDUCTIONS[item.op][0], self._unused(item.op)
-            alone = len(sums) + len(stored) + len(self._loop.elements) == 2
-            if item.op in ("largest", "smallest") and item.args[0].op[0] == "@" and alone:
-                begin, first = re.sub(r"\bi\b", "0", self.text(item.args[0])), "1"
-            begun.append(f"{item.kind} {name} = {begin};")
-            self._names[id(item)] = names[id(item)] = name
+            name = self._names[id(item)] = names[id(item)] = self._unused(item.op)
+            begun.append(f"{item.kind} {name} = {REDUCTIONS[item.op][0]};")
         texts = {name: self.text(item, user=ELEMENT) for name, item in stored.items()}
-        steps = [self._step(names[id(item)], item) for item in sums]
+        alone = len(sums) + len(stored) + len(self._loop.elements) == 2
+        steps = [line for item in sums for line in self._steps(names[id(item)], item, alone=alone)]
         steps += [store(self._place(name, ELEMENT), text) for name, text in texts.items()]
         lines = [f"for (int i = {first}; i < {stop}; i++) {{"]
         lines += [*indented([*self.inside, *steps]), "}"]
@@ -187,6 +184,14 @@ class RowWriter(Writer):
         for known in self._of_loop:
             self._names.pop(known, None)
         self.used = {**before, **self.used}
+
+    def _steps(self, name: str, item: Symbol, *, alone: bool) -> list[str]:
+        """The same; a largest that no other reduction shares its loop with ends at the first NaN."""
+        if not alone or item.op not in ("largest", "smallest"):
+            return [self._step(name, item)]
+        each = self._named(item.args[0], self.text(item.args[0], user=ELEMENT))
+        found = f"if (!({each} {'<=' if item.op == 'largest' else '>='} {name})) {{"
+        return [found, *indented([f"{name} = {each};", f"if ({each} != {each})", "    break;"]), "}"]
 
     def _step(self, name: str, item: Symbol) -> str:
         """What an element does to a reduction; a sum that it gives 0 it leaves as it is."""

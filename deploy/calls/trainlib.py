@@ -68,7 +68,9 @@ def trainlib_of(text: str) -> str | None:
         return None
     kind, _, path = text.partition("=")
     if kind != "trainlib" or not path:
-        raise InputError(f"cannot read {text!r}", where="--kernel-library", cure="use ours or trainlib=PATH")
+        raise InputError(
+            f"unknown kernel library {text!r}", where="--kernel-library", cure="use ours or trainlib=PATH"
+        )
     return check_trainlib(path)
 
 

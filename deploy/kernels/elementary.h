@@ -6,8 +6,10 @@
 
 #include "kernel.h"
 
-PT_INLINE float pt_maximum(float a, float b) { return a >= b || a != a ? a : b; }
-PT_INLINE float pt_minimum(float a, float b) { return a <= b || a != a ? a : b; }
+PT_INLINE float pt_maximum(float a, float b) { return a < b || b != b ? b : a; }
+PT_INLINE float pt_minimum(float a, float b) { return a > b || b != b ? b : a; }
+PT_INLINE float pt_at_least(float x, float low) { return x < low ? low : x; } /* a bound is never NaN */
+PT_INLINE float pt_at_most(float x, float high) { return x > high ? high : x; }
 PT_INLINE float pt_sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x == 0.0f ? 0.0f : x; }
 
 /* log(e^a + e^b) without overflow. */

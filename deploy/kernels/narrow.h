@@ -53,6 +53,7 @@ PT_CALLED pt_fp16 pt_to_fp16(float x)
 PT_INLINE float pt_load_float(const float *p, int i) { return p[i]; }
 PT_INLINE float pt_load_fp16(const pt_fp16 *p, int i) { return pt_from_fp16(p[i]); }
 PT_INLINE float pt_load_int8(const int8_t *p, int i) { return (float)p[i]; }
+PT_INLINE float pt_load_int32(const int32_t *p, int i) { return (float)p[i]; }
 PT_INLINE float pt_load_bf16(const pt_bf16 *p, int i) { return pt_from_bf16(p[i]); }
 PT_INLINE void pt_store_float(float *p, int i, float x) { p[i] = x; }
 PT_INLINE void pt_store_fp16(pt_fp16 *p, int i, float x) { p[i] = pt_to_fp16(x); }
@@ -60,7 +61,8 @@ PT_INLINE void pt_store_bf16(pt_bf16 *p, int i, float x) { p[i] = pt_to_bf16(x);
 
 #define PT_LOAD(p, i)                                                                                               \
     _Generic((p) + 0, const float *: pt_load_float, float *: pt_load_float, const pt_fp16 *: pt_load_fp16,           \
-             pt_fp16 *: pt_load_fp16, const int8_t *: pt_load_int8, const pt_bf16 *: pt_load_bf16, pt_bf16 *: pt_load_bf16)(p, i)
+             pt_fp16 *: pt_load_fp16, const int8_t *: pt_load_int8, const int32_t *: pt_load_int32,                   \
+             const pt_bf16 *: pt_load_bf16, pt_bf16 *: pt_load_bf16)(p, i)
 #define PT_STORE(p, i, x)                                                                                           \
     _Generic((p) + 0, float *: pt_store_float, pt_fp16 *: pt_store_fp16, pt_bf16 *: pt_store_bf16)(p, i, x)
 #endif

@@ -161,8 +161,38 @@ void maxpool_fw_argmax(const void *args)
             }
 }
 
-/* The maximum of window (h, w), by row and column of the tile G: searched again in the box X of the input, which begins at
- * row x_high and column x_wide. */
+/* What windows give to G: FIND has the row and column of the maximum of window (h, w) in G; `top`, `left` are where window 0
+ * begins in it, `high`, `wide` its size. A sum in a narrower format is in a register, term by term in the same order. */
+#ifdef PT_NARROW
+#define GIVEN(g, top, left, high, wide, FIND)                                                                       \
+    for (int i = 0; i < (g)->hi; i++)                                                                               \
+        for (int j = 0; j < (g)->wi; j++) {                                                                         \
+            const struct pt_range y = pt_covering(i, top, high, (g)->step_h, (g)->ho);                              \
+            const struct pt_range x = pt_covering(j, left, wide, (g)->step_w, (g)->wo);                             \
+            float sum = 0.0f;                                                                                       \
+            for (int h = y.start; h < y.stop; h++)                                                                  \
+                for (int w = x.start, row, column; w < x.stop; w++) {                                               \
+                    FIND(g, c, h, w, &row, &column);                                                                \
+                    if (row == i && column == j)                                                                    \
+                        sum += PT_LOAD((g)->Y, c * (g)->Y_s[0] + h * (g)->Y_s[1] + w * (g)->Y_s[2]);                \
+                }                                                                                                   \
+            PT_STORE((g)->G, c * (g)->G_s[0] + i * (g)->G_s[1] + j * (g)->G_s[2], sum);                             \
+        }
+#else
+#define GIVEN(g, top, left, high, wide, FIND)                                                                       \
+    PT_POINTER dx = (g)->G + c * (g)->G_s[0];                                                                       \
+    PT_POINTER dy = (g)->Y + c * (g)->Y_s[0];                                                                       \
+    for (int e = 0; e < (g)->hi * (g)->wi; e++)                                                                     \
+        PT_STORE(dx, e, 0.0f);                                                                                      \
+    for (int h = 0; h < (g)->ho; h++)                                                                               \
+        for (int w = 0, row, column; w < (g)->wo; w++) {                                                            \
+            FIND(g, c, h, w, &row, &column);                                                                        \
+            if (row >= 0 && row < (g)->hi && column >= 0 && column < (g)->wi)                                       \
+                PT_ADD(dx, row * (g)->G_s[1] + column * (g)->G_s[2], PT_LOAD(dy, h * (g)->Y_s[1] + w * (g)->Y_s[2])); \
+        }
+#endif
+
+/* Searched again in the box X of the input, which begins at row x_high and column x_wide. */
 PT_INLINE void searched(const struct maxpool_bw *g, int c, int h, int w, int *row, int *column)
 {
     const struct pt_range y = within(h * g->step_h + g->x_top, g->hk, g->x_rows);
@@ -177,37 +207,11 @@ void maxpool_bw(const void *args)
     PT_ARGUMENTS(maxpool_bw, g);
     const struct pt_range own = pt_own(g->ci);
     for (int c = own.start; c < own.stop; c++) {
-        PT_POINTER dx = g->G + c * g->G_s[0];
-#ifdef PT_NARROW
-        for (int i = 0; i < g->hi; i++)
-            for (int j = 0; j < g->wi; j++) {
-                const int of_h = g->x_top + g->x_high - g->high, of_w = g->x_left + g->x_wide - g->wide;
-                const struct pt_range y = pt_covering(i, of_h, g->hk, g->step_h, g->ho);
-                const struct pt_range x = pt_covering(j, of_w, g->wk, g->step_w, g->wo);
-                float sum = 0.0f;
-                for (int h = y.start; h < y.stop; h++)
-                    for (int w = x.start, row, column; w < x.stop; w++) {
-                        searched(g, c, h, w, &row, &column);
-                        if (row == i && column == j)
-                            sum += PT_LOAD(g->Y, c * g->Y_s[0] + h * g->Y_s[1] + w * g->Y_s[2]);
-                    }
-                PT_STORE(dx, i * g->G_s[1] + j * g->G_s[2], sum);
-            }
-#else
-        for (int e = 0; e < g->hi * g->wi; e++)
-            PT_STORE(dx, e, 0.0f);
-        for (int h = 0; h < g->ho; h++)
-            for (int w = 0, row, column; w < g->wo; w++) {
-                searched(g, c, h, w, &row, &column);
-                if (row >= 0 && row < g->hi && column >= 0 && column < g->wi)
-                    PT_ADD(dx, row * g->G_s[1] + column * g->G_s[2],
-                           PT_LOAD(g->Y, c * g->Y_s[0] + h * g->Y_s[1] + w * g->Y_s[2]));
-            }
-#endif
+        GIVEN(g, g->x_top + g->x_high - g->high, g->x_left + g->x_wide - g->wide, g->hk, g->wk, searched)
     }
 }
 
-/* The same, as it was kept. */
+/* As it was kept. */
 PT_INLINE void known(const struct maxpool_bw_argmax *g, int c, int h, int w, int *row, int *column)
 {
     const int at = c * g->Y_s[0] + h * g->Y_s[1] + w * g->Y_s[2];
@@ -221,31 +225,6 @@ void maxpool_bw_argmax(const void *args)
     PT_ARGUMENTS(maxpool_bw_argmax, g);
     const struct pt_range own = pt_own(g->ci);
     for (int c = own.start; c < own.stop; c++) {
-        PT_POINTER dx = g->G + c * g->G_s[0];
-        PT_POINTER dy = g->Y + c * g->Y_s[0];
-#ifdef PT_NARROW
-        for (int i = 0; i < g->hi; i++)
-            for (int j = 0; j < g->wi; j++) { /* of the size of a window its bits are known */
-                const struct pt_range y = pt_covering(i, g->top, 1 << g->place_bits, g->step_h, g->ho);
-                const struct pt_range x = pt_covering(j, g->left, 1 << g->place_bits, g->step_w, g->wo);
-                float sum = 0.0f;
-                for (int h = y.start; h < y.stop; h++)
-                    for (int w = x.start, row, column; w < x.stop; w++) {
-                        known(g, c, h, w, &row, &column);
-                        if (row == i && column == j)
-                            sum += PT_LOAD(dy, h * g->Y_s[1] + w * g->Y_s[2]);
-                    }
-                PT_STORE(dx, i * g->G_s[1] + j * g->G_s[2], sum);
-            }
-#else
-        for (int e = 0; e < g->hi * g->wi; e++)
-            PT_STORE(dx, e, 0.0f);
-        for (int h = 0; h < g->ho; h++)
-            for (int w = 0, row, column; w < g->wo; w++) {
-                known(g, c, h, w, &row, &column);
-                if (row >= 0 && row < g->hi && column >= 0 && column < g->wi)
-                    PT_ADD(dx, row * g->G_s[1] + column * g->G_s[2], PT_LOAD(dy, h * g->Y_s[1] + w * g->Y_s[2]));
-            }
-#endif
+        GIVEN(g, g->top, g->left, 1 << g->place_bits, 1 << g->place_bits, known) /* the bits of its size are known */
     }
 }

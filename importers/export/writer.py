@@ -127,7 +127,7 @@ def onnx_bytes(spec: ModelSpec, values: Mapping[str, Array]) -> bytes:
         raise InputError(
             f"the ONNX file of the model would have {size_bytes:,} B, but the limit is {MOST_BYTES:,} B",
             where=spec.where,
-            cure="use the YAML format: pulptrain convert MODEL NAME.yaml (weights go to NAME.npz)",
+            cure="use the YAML format: `pulptrain convert MODEL NAME.yaml` (weights go to NAME.npz)",
         )
     onnx.checker.check_model(model)
     return bytes(model.SerializeToString(deterministic=True))
@@ -286,6 +286,13 @@ def _check_sayable(spec: ModelSpec, layer: LayerSpec) -> None:
         raise CannotTakeError("ONNX export of 8-bit weights is not supported", "remove 'frozen_weights'")
     if layer.adapter is not None:
         raise CannotTakeError("ONNX has no op for adapters", "write two linear layers and an add instead")
+    lent = layer.weights_of or ()
+    if layer.type == "batch_norm" and (
+        isinstance(lent, str) or not {"running_mean", "running_var"}.isdisjoint(lent)
+    ):
+        raise CannotTakeError(
+            "running statistics that several layers move are not supported", "let one have them"
+        )
     if layer.computed:
         raise CannotTakeError("weights that other layers compute are not supported", "use stored weights")
     published = layer_primitive(layer.type, layer.where).published

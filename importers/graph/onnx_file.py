@@ -42,6 +42,9 @@ _SAME_BEFORE = ("BatchNormalization", "Relu", "Sigmoid", "Tanh")
 INFERENCE_BYTES = 1024
 """Larger initializers are left out of the copy that shapes are inferred from: no shape is that long."""
 
+ZEROTH_ORDER = ("Perturb", "RQSPerturb")
+"""How Deeploy's private ops begin that add noise to a weight."""
+
 _COPIES = 4
 """Bytes an array takes per byte of external data: read, kept, converted, rounded."""
 
@@ -60,8 +63,8 @@ def load_onnx(
     by name of the input, "" being the first. Raises InputError with the name of node or tensor for: no ONNX
     file; a file, an array or a shape too large for the host memory; external data outside of the model's
     folder; two nodes that write the same name; a node of more inputs or outputs than its op has, or with
-    numbers as a condition; a cycle; a node that reads what nothing writes; strings and sparse tensors as
-    weights; input dimensions that stay open. Nodes of any op and any domain are passed on.
+    numbers as a condition; zeroth-order training; a cycle; a node that reads what nothing writes; strings and
+    sparse tensors as weights; input dimensions that stay open. Nodes of any op and any domain are passed on.
     """
     file = Path(path)
     require_extra("onnx", str(path))
@@ -84,11 +87,18 @@ def _read(
         raise _wrong(
             f"the model has opset {opset}, where {older.op_type} differs from opset {OLDEST_OPSET}",
             where,
-            f"use opset {OLDEST_OPSET} or newer: onnx.version_converter.convert_version(model, 17)",
+            f"use opset {OLDEST_OPSET} or newer: `onnx.version_converter.convert_version(model, 17)`",
         )
     initializers = initializers_of(graph, file)
     merged = taken_apart(graph, initializers)
     nodes = _nodes(graph, where)
+    noisy = next((node for node in nodes if node.op.rpartition(":")[2].startswith(ZEROTH_ORDER)), None)
+    if noisy is not None:
+        raise _wrong(
+            "zeroth-order training (random perturbations of weights) is not supported",
+            f"{where}: node '{noisy.name}' ({noisy.op})",
+            "use the network without such nodes, or a training graph with gradients",
+        )
     fed = [value.name for value in graph.input if value.name not in initializers]
     nodes = _sorted(nodes, {*fed, *initializers}, where)
     _check_names(nodes, fed, initializers, [value.name for value in graph.output], where)
@@ -186,7 +196,7 @@ def _inlined(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
         raise _wrong(
             f"the functions of the file cannot be inlined: {_short(error)}",
             where,
-            "call onnx.inliner.inline_local_functions before saving",
+            "call `onnx.inliner.inline_local_functions` before saving",
         ) from None
 
 

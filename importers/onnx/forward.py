@@ -8,7 +8,7 @@ at once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +49,7 @@ class ImportedModel:
     `sources` says from which tensor of theirs one of ours is, and where each element lies there; `places`
     counts them over all weights of the file. `nodes` counts the nodes of the file. `feeds` names their input
     for each input and label of ours, `loss` their output that is a loss, if one is. `batch_dim` is the
-    dimension of their input that counts samples.
+    dimension of their input that counts samples; None if it is one sample.
     """
 
     spec: ModelSpec
@@ -59,10 +59,12 @@ class ImportedModel:
     places: WeightNumbers
     feeds: Mapping[str, str]
     loss: str = ""
-    batch_dim: int = 0
+    batch_dim: int | None = 0
 
     def sample(self, array: Array) -> Array:
         """An input of theirs as ours: the batch first, and something behind it."""
+        if self.batch_dim is None:
+            return array[np.newaxis]
         return np.moveaxis(array, self.batch_dim, 0) if array.ndim > 1 else array.reshape(-1, 1)
 
     def theirs(self, values: Mapping[str, Array], start: Mapping[str, Array]) -> dict[str, Array]:
@@ -105,23 +107,30 @@ def import_forward(
             where=graph.path,
             cure="use the same first dimension for all inputs; store weights as initializers, not as inputs",
         )
-    problems: list[UnsupportedLayerError] = []
-    for batch_dim in _batch_dims(graph):
+    problems: list[InputError] = []
+    for batch_dim in _batch_dims(graph, trains=trained is None or bool(trained)):
         reader = ForwardReader(graph, trained, batch_dim)
         try:
             losses = reader.read(loss)
-        except UnsupportedLayerError as error:
+        except InputError as error:
             problems.append(error)
         else:
             return reader.model(losses, optimizer, classes)
-    raise problems[0]
+    raise min(problems, key=lambda error: isinstance(error, UnsupportedLayerError))
 
 
-def _batch_dims(graph: OnnxGraph) -> Sequence[int]:
-    """Where the batch may be: first; second if a recurrent layer, which has the time first, may read it."""
+def _batch_dims(graph: OnnxGraph, *, trains: bool) -> Iterator[int | None]:
+    """Where the batch may be: first; second if a recurrent layer, which has the time first, may read it.
+
+    Where nothing trains all may be one sample (None): only gradients are means over a batch.
+    """
+    yield 0
     recurrent = any(node.op in ("GRU", "LSTM", "RNN") for node in graph.nodes)
     shape = graph.tensor(graph.inputs[0]).shape or ()
-    return (0, 1) if recurrent and len(shape) == 3 and len(graph.inputs) == 1 else (0,)
+    if recurrent and len(shape) == 3 and len(graph.inputs) == 1:
+        yield 1
+    if not trains:
+        yield None
 
 
 class ForwardReader:
@@ -132,7 +141,9 @@ class ForwardReader:
     output that is a loss.
     """
 
-    def __init__(self, graph: OnnxGraph, trained: Collection[str] | None = None, batch_dim: int = 0) -> None:
+    def __init__(
+        self, graph: OnnxGraph, trained: Collection[str] | None = None, batch_dim: int | None = 0
+    ) -> None:
         self.graph = fused(graph)
         self.nodes = len(graph.nodes) + len(graph.folded)
         self.batch_dim = batch_dim
@@ -216,13 +227,13 @@ class ForwardReader:
     def _losses(self, loss: LossSpec | None) -> list[LossSpec]:
         terms = [name for name in self.graph.outputs if isinstance(self.known[name], Terms)]
         if len(terms) > 1 or (terms and loss is not None):
-            what, cure = "several losses", "use one output: the sum of the losses"
+            what, cure = "in several losses", "use one output: the sum of the losses"
             if len(terms) == 1:
                 what, cure = (
-                    "a loss, but --loss sets another",
+                    "in a loss already, so --loss does not apply",
                     "remove --loss, or export the graph without its loss",
                 )
-            raise self._wrong(f"the graph ends in {what}: {', '.join(terms)}", cure)
+            raise self._wrong(f"the graph ends {what}: {', '.join(map(repr, terms))}", cure)
         if terms:
             (self.loss,) = terms
             losses, labels = losses_of(self.draft, self.known[self.loss], self._end, self._stored)
@@ -282,11 +293,12 @@ class ForwardReader:
         if not tensor.is_static or min(tensor.sizes, default=0) < 1:
             cure = "use --input SIZES, batch first"
             raise self._wrong(f"input '{name}' has the shape {tensor.shape_text}", cure)
-        sizes = tensor.sizes if len(tensor.sizes) > 1 else (*tensor.sizes, 1)
-        stored = (
-            sizes[self.batch_dim],
-            *(size for index, size in enumerate(sizes) if index != self.batch_dim),
-        )
+        sizes, at = tensor.sizes, self.batch_dim
+        if at is None:
+            stored = (1, *(sizes or (1,)))
+        else:
+            sizes = sizes if len(sizes) > 1 else (*sizes, 1)
+            stored = (sizes[at], *sizes[:at], *sizes[at + 1 :])
         dtype = tensor.dtype or "float32"
         floats = dtype in ("float16", "float32", "float64", "bfloat16")
         word = self.draft.free_name(name) if several else "input"
@@ -294,7 +306,8 @@ class ForwardReader:
         self.feeds[word] = name
         view = self.draft.feed(word, stored, "float32" if floats else "int32")
         dims = list(view.dims[1:])
-        dims.insert(self.batch_dim, (BATCH,))
+        if at is not None:
+            dims.insert(at, (BATCH,))
         return replace(view, dims=tuple(dims[: len(tensor.sizes)]))
 
     def _node(self, node: OnnxNode) -> Any:

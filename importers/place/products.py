@@ -91,7 +91,9 @@ def einsum(site: Site, equation: str, operands: Sequence[Any]) -> View:
     rows = [letter for letter in first if letter not in second]
     columns = [letter for letter in second if letter not in first]
     if any(letter not in result for letter in (*rows, *columns)):
-        raise CannotTakeError(f"einsum '{equation}' sums within one operand", "sum first, then multiply")
+        raise CannotTakeError(
+            f"einsum '{equation}' sums within one operand, which is not supported", "sum first, then multiply"
+        )
     view = operands[0]
     sizes = dict(zip(first, view.shape, strict=True)) | dict(zip(second, operands[1].shape, strict=True))
 
@@ -103,7 +105,9 @@ def einsum(site: Site, equation: str, operands: Sequence[Any]) -> View:
 
     if isinstance(operands[1], Constant):
         if shared:
-            raise CannotTakeError(f"einsum '{equation}' multiplies parameters elementwise", "use mul")
+            raise CannotTakeError(
+                f"einsum '{equation}' multiplies parameters elementwise, which is not supported", "use mul"
+            )
         order = [second.index(letter) for letter in (*columns, *inner)]
         outputs = elements([sizes[letter] for letter in columns])
         matrix = operands[1].moved(lambda array: array.transpose(order).reshape(outputs, -1))

@@ -106,7 +106,8 @@ def _unknown(name: str) -> UnsupportedLayerError:
     return UnsupportedLayerError(
         f"unknown loss {name}",
         where="loss",
-        cure=f"use {', '.join(sorted(item for item in LOSSES if item[0] < 'a'))}, or a loss of pulptrain",
+        cure=f"use {', '.join(sorted(item for item in LOSSES if item[0] < 'a'))}, or a loss of pulptrain "
+        "(`pulptrain list primitives`)",
     )
 
 

@@ -230,8 +230,10 @@ def _end(draft: Draft, output: View) -> str:
 def _stored(draft: Draft, output: View) -> str:
     """The word of a tensor stored as it is seen, the batch in front."""
     if not output.batch_leads:
-        what = f"forward returns {list(output.shape)}, but the first dimension is not the batch"
-        raise UnsupportedLayerError(what, where=draft.where, cure="return a tensor with the batch first")
+        what = (
+            f"forward returns a tensor of shape {list(output.shape)}, whose first dimension is not the batch"
+        )
+        raise UnsupportedLayerError(what, where=draft.where, cure="return a tensor of shape [batch, ...]")
     return as_seen(Site(draft, "output", draft.where), output)
 
 
@@ -300,7 +302,8 @@ def _run(file: Path, text: str) -> Any:
     try:
         spec.loader.exec_module(code)
     except Exception as error:
-        raise InputError(f"{type(error).__name__}: {error}", where=text, cure=f"run python {file}") from error
+        what = f"the file cannot be loaded: {type(error).__name__}: {error}"
+        raise InputError(what, where=text, cure=f"run `python {file}` to find the line") from error
     finally:
         sys.path.remove(folder)
     return code

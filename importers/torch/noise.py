@@ -45,7 +45,10 @@ def _drawn(node: Node) -> Noise:
         return Noise(object(), node.shape)
     keep = number_of(node["p"] if "p" in node.arguments else node["self"])
     if keep is None:
-        raise CannotTakeError("the mask has several probabilities", "use one probability for all elements")
+        raise CannotTakeError(
+            "a dropout mask with several probabilities is not supported",
+            "use one probability for all elements",
+        )
     return Noise(object(), node.shape, keep)
 
 

@@ -28,7 +28,9 @@ def _matmul(node: Node) -> View:
 def _attention(node: Node) -> View:
     query, key, value = (node.view(name) for name in ("query", "key", "value"))
     if node.get("enable_gqa"):
-        raise CannotTakeError("there are fewer key heads than query heads", "use equal numbers of heads")
+        raise CannotTakeError(
+            "fewer key heads than query heads are not supported", "use equal numbers of heads"
+        )
     factor = node.get("scale", 1 / sqrt(query.shape[-1]))
     rank = len(key.dims)
     scores = product(node, query, key.swapped(rank - 2, rank - 1), suffix="_scores")

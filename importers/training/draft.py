@@ -22,7 +22,7 @@ from importers.graph.onnx_graph import OnnxGraph, OnnxNode
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array
 from trainlib.primitives.definition import LayerPlan, Shape
-from trainlib.primitives.optimizers import accumulate
+from trainlib.primitives.optimizers import gradient_ops
 from trainlib.registry import PRIMITIVES
 from trainlib.training.builder import GraphBuilder
 
@@ -87,7 +87,10 @@ class TrainingDraft:
         tensor = self.tensor(self.read(name))
         if tensor.kind != "buffer":
             if any(tensor.name in op.inputs for op in self.builder.ops):
-                raise CannotTakeError(f"the node overwrites '{name}', which others read", "write a new one")
+                raise CannotTakeError(
+                    f"the node overwrites '{name}', which others read",
+                    "give the output of the node another name",
+                )
             self.builder.tensors[tensor.name] = replace(tensor, kind="buffer")
         return tensor.name
 
@@ -184,7 +187,7 @@ class TrainingDraft:
         self.add(name, self.shape(total), "gradient", alias_of=total)
         self.gradients.add(name)
         roles = {"a": total, "b": gradient, "sum": name}
-        self.builder.emit(site, accumulate.PRIMITIVE.name, accumulate.PRIMITIVE.step, roles, {})
+        self.builder.emit(site, gradient_ops.ADDED.name, gradient_ops.ADDED.step, roles, {})
         return name
 
     def keep(self, node: OnnxNode, key: str, kept: Kept) -> None:

@@ -179,7 +179,9 @@ def _prelu(item: TrainingNode) -> None:
     sizes = tuple(size for size in draft.shape(slope) if size > 1)
     behind = draft.shape(slope)[-len(shape[2:]) :] if shape[2:] else ()
     if prod(sizes) != 1 and (sizes != shape[1:2] or prod(behind) != 1):
-        raise CannotTakeError(f"slopes have shape {list(draft.shape(slope))}", "use one slope per channel")
+        raise CannotTakeError(
+            f"slopes of shape {list(draft.shape(slope))} are not supported", "use one slope per channel"
+        )
     parameters = {"w": draft.view(slope, sizes or (1,))}
     options = {"per_channel": bool(sizes)}
     item.give(item.forward("prelu", (item.read(0),), options, item.out(), parameters))
@@ -343,24 +345,25 @@ def _only_index(item: TrainingNode, size: int) -> int:
     return indexed(int(number.reshape(-1)[0]), size)
 
 
-def _table(item: TrainingNode, table: Shape, numbers: str) -> LayerPlan:
-    """The plan of a table [words, features] whose rows are looked up by their numbers."""
-    shape = item.draft.shape(numbers)
+def _table(item: TrainingNode, table: Shape) -> tuple[LayerPlan, str]:
+    """The plan of a table [words, features] whose rows are looked up, and their numbers [batch, ...]."""
+    draft, shape = item.draft, item.shape(1)
     if len(table) != 2 or item.axis(2) or not shape:
         raise CannotTakeError(
             f"indexing a tensor of shape {list(table)} with several indices is not supported",
             "index the rows of a two-dimensional tensor, or use one index",
         )
+    numbers = item.read(1) if len(shape) > 1 else draft.sample(item.read(1))
     options = {"vocabulary": table[0], "features": table[1]}
-    return item.draft.plan("embedding", options, [shape], item.draft.tensor(numbers).dtype)
+    return draft.plan("embedding", options, [draft.shape(numbers)], draft.tensor(numbers).dtype), numbers
 
 
 def _gather(item: TrainingNode) -> None:
     shape = item.shape(0)
     if item.values(1) is None:
-        plan = _table(item, shape, item.read(1))
-        y = item.result((*item.shape(1), shape[1]))
-        item.apply("embedding", "FW", {"x": item.read(1), "w": item.read(0), "y": y}, plan)
+        plan, numbers = _table(item, shape)
+        y = item.result((*item.shape(1), shape[1]), plan.results["y"].shape)
+        item.apply("embedding", "FW", {"x": numbers, "w": item.read(0), "y": y}, plan)
         return
     axis = item.axis(len(shape))
     number = _only_index(item, shape[axis])
@@ -372,9 +375,9 @@ def _gather(item: TrainingNode) -> None:
 def _gather_grad(item: TrainingNode) -> None:
     shape = tuple(int(size) for size in item.needed(0, "shape").ravel())
     if item.values(1) is None:
-        plan = _table(item, shape, item.read(1))
-        roles = {"x": item.read(1), "dy": item.read(2), "dw": item.result(shape)}
-        item.apply("embedding", "WG", roles, plan)
+        plan, numbers = _table(item, shape)
+        dy = item.draft.view(item.read(2), plan.results["y"].shape)
+        item.apply("embedding", "WG", {"x": numbers, "dy": dy, "dw": item.result(shape)}, plan)
         return
     axis = item.axis(len(shape))
     number = _only_index(item, shape[axis])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from importers.ops import NEAREST_ONNX
 from importers.training import elements, layers, others
 from importers.training.draft import TrainingDraft
 from importers.training.layers import ACCUMULATORS, MICROSOFT, ONE_UPDATE, SGD, Handler, TrainingNode, kind_of
-from trainlib.ir.graph import KEPT_KINDS, Initial, Op, TrainingGraph
+from trainlib.ir.graph import KEPT_KINDS, Initial, Op, Tensor, TrainingGraph
 from trainlib.ir.steps import Array
 from trainlib.primitives.definition import he_uniform
 from trainlib.registry import optimizer_primitive
@@ -43,8 +44,6 @@ DEFAULT_LEARNING_RATE = 0.001
 
 OPTIMIZER_FILE = "optimizer_model.onnx"
 """What ONNX Runtime calls the optimizer of a folder."""
-
-_LOSSES = ("SoftmaxCrossEntropyLoss", "MSELoss", "NegativeLogLikelihoodLoss")
 
 
 def optimizer_beside(folder: Path) -> Path | None:
@@ -99,10 +98,7 @@ class ImportedTraining:
     def sample(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Values of a sample, by the names of the file, for the tensors of ours."""
         fed = {name: self.phases.mini_batch.tensors[self.fed[name]] for name in arrays}
-        return {
-            tensor.name: np.ascontiguousarray(arrays[name].astype(tensor.dtype)).reshape(tensor.shape)
-            for name, tensor in fed.items()
-        }
+        return {tensor.name: as_tensor(name, arrays[name], tensor) for name, tensor in fed.items()}
 
     def over(self, mini_batches: int) -> ImportedTraining:
         """The same with so many mini-batches per update; InputError if it cannot accumulate."""
@@ -156,6 +152,17 @@ def import_nodes(graph: OnnxGraph) -> ImportedTraining:
     return reader.finish_alone()
 
 
+def as_tensor(name: str, array: Array, tensor: Tensor) -> Array:
+    """The input `name` of a file as our tensor. Raises InputError if it has another number of elements."""
+    if array.size != prod(tensor.shape):
+        raise InputError(
+            f"the stored input '{name}' has shape {list(array.shape)}, not {list(tensor.shape)}",
+            where="inputs.npz",
+            cure="store the input in the shape that the graph declares",
+        )
+    return np.ascontiguousarray(array.astype(tensor.dtype)).reshape(tensor.shape)
+
+
 Update = tuple[str, str, float | None]
 """A weight, its gradient or the total of it, and the learning rate if the node says one."""
 
@@ -184,12 +191,12 @@ class _Reader:
 
     def _data(self) -> tuple[str, ...]:
         """Inputs of a sample: those up to the label."""
-        labels = [node.input(1) for node in self.graph.nodes if kind_of(node) in _LOSSES]
+        labels = [node.input(1) for node in self.graph.nodes if kind_of(node) in others.LOSSES]
         if len(labels) != 1 or labels[0] not in self.graph.inputs:
             kinds = dict.fromkeys(node.op for node in self.graph.nodes if "Grad" in node.op)
             no_loss = f"the graph computes gradients ({', '.join(kinds)}) but has no loss"
             what = "the graph has several losses, or a label that is not an input" if labels else no_loss
-            raise self._wrong(what, f"use a training graph: {' or '.join(_LOSSES)} of one input")
+            raise self._wrong(what, f"use a training graph: {' or '.join(others.LOSSES)} of one input")
         return self.graph.inputs[: self.graph.inputs.index(labels[0]) + 1]
 
     def read(self) -> None:

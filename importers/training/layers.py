@@ -262,7 +262,7 @@ def _biased(item: TrainingNode, made: str, bias: str, columns: int) -> str:
         return item.forward("position", (rows,), {}, item.out(), weights, suffix="_bias")
     if prod(sizes) == prod(shape):
         return item.forward("add", (made, draft.view(bias, shape)), {}, item.out(), suffix="_bias")
-    raise CannotTakeError(f"the bias of the node has shape {list(sizes)}", f"use a bias of shape [{columns}]")
+    raise CannotTakeError(f"a bias of shape {list(sizes)} does not fit", f"use a bias of shape [{columns}]")
 
 
 # Convolutions and pooling
@@ -343,17 +343,26 @@ def _pool_plan(item: TrainingNode, kind: str, shape: Shape) -> LayerPlan:
 
 
 def _max_pool(item: TrainingNode) -> None:
-    draft, x = item.draft, item.read(0)
-    plan = _pool_plan(item, "max_pool2d", draft.shape(x))
-    roles = {"x": x, "y": item.result(plan.results["y"].shape), **item.saved(plan, "argmax")}
-    item.apply("max_pool2d", "FW", roles, plan)
+    kept = _pooled(item, item.read(0))
+    item.give(kept.roles["y"])
     for key in (item.node.input(0), item.out(1)):
-        draft.keep(item.node, key, Kept("max_pool2d", plan, roles))
+        item.draft.keep(item.node, key, kept)
+
+
+def _pooled(item: TrainingNode, x: str, name: str = "") -> Kept:
+    """FW of a largest element of windows over `x`, which leaves where they were."""
+    plan = _pool_plan(item, "max_pool2d", item.draft.shape(x))
+    y = item.made(name or item.out(), plan.results["y"].shape)
+    roles = {"x": x, "y": y, **item.saved(plan, "argmax")}
+    item.apply("max_pool2d", "FW", roles, plan)
+    return Kept("max_pool2d", plan, roles)
 
 
 def _max_pool_grad(item: TrainingNode) -> None:
     draft = item.draft
     kept = draft.recall("max_pool2d", *item.node.inputs[1:])
+    if kept is None and draft.tensor(item.read(1)).dtype.is_float:  # alone: dY, X
+        kept = _pooled(item, item.read(1), f"{item.site}.y")
     if kept is None:
         raise CannotTakeError("the graph of MaxPoolGrad has no MaxPool", "put both nodes in one graph")
     dx = item.result(draft.shape(kept.roles["x"]))

@@ -24,7 +24,10 @@ from trainlib.training.options import loss_options
 
 # Losses
 
-LABEL, LOSS = "label", "loss"
+LOSS = "loss"
+
+LOSSES = {"SoftmaxCrossEntropyLoss": "cross_entropy", "MSELoss": "mse", "NegativeLogLikelihoodLoss": "nll"}
+"""Op -> loss of ours."""
 
 
 def _cross_entropy(item: TrainingNode) -> None:
@@ -44,7 +47,7 @@ def _cross_entropy(item: TrainingNode) -> None:
             )
         _check_same(item, reader)
         gradient = reader.output(0)
-    _loss(item, "cross_entropy", {"labels": "hard", **class_options(item)}, gradient)
+    _loss(item, gradient)
     if item.out(1):
         item.give(LOSS)
 
@@ -56,10 +59,7 @@ def _two_inputs(item: TrainingNode) -> None:
         if node.op.endswith(name) and pair in (node.inputs[:2], node.inputs[1:3]):
             _check_same(item, node)
             gradient = node.output(0)
-    if item.kind == "MSELoss":
-        _loss(item, "mse", {}, gradient)
-    else:
-        _loss(item, "nll", class_options(item), gradient)
+    _loss(item, gradient)
     item.give(LOSS)
 
 
@@ -69,10 +69,12 @@ def _check_same(item: TrainingNode, gradient: OnnxNode) -> None:
         raise CannotTakeError("the options of loss and gradient differ", "use the same options for both")
 
 
-def _loss(item: TrainingNode, kind: str, options: dict[str, Any], gradient: str) -> None:
-    draft, y = item.draft, item.read(0)
+def _loss(item: TrainingNode, gradient: str) -> None:
+    draft, y, kind = item.draft, item.read(0), LOSSES[item.kind.removesuffix("Grad")]
     if LOSS in draft.builder.tensors:
         raise CannotTakeError("the graph has a second loss, which is not supported", "use one loss per graph")
+    options: dict[str, Any] = {"labels": "hard"} if kind == "cross_entropy" else {}
+    options |= {"reduction": item.text("reduction", "mean")} if kind == "mse" else class_options(item)
     loss, tensor = loss_primitive(kind), draft.tensor(y)
     checked = loss_options(LossSpec(kind, options, item.site), loss)
     plan = loss.plan(checked, tensor, item.site)
@@ -97,16 +99,15 @@ def _loss(item: TrainingNode, kind: str, options: dict[str, Any], gradient: str)
 
 
 def _loss_grad(item: TrainingNode) -> None:
+    inputs = [name for name in item.node.inputs if name]
+    # More than log-probabilities and labels are ONNX Runtime's; the weights of classes are last.
+    if len(inputs) > 2 and item.only(0) != 1:
+        raise CannotTakeError("the initial gradient of the loss is not 1", "use a constant 1")
     if item.out() not in item.draft.names and LOSS not in item.draft.builder.tensors:
         # Alone. The log-probabilities of log-probabilities are these themselves.
-        _loss(item, "cross_entropy", {"labels": "hard", **class_options(item)}, item.out())
+        _loss(item, item.out())
     if item.out() not in item.draft.names:
         raise CannotTakeError("the graph has the gradient, but not the loss", "put both in one graph")
-    inputs = [name for name in item.node.inputs if name]
-    if len(inputs) > len(("log-probabilities", "label")):  # ONNX Runtime's; the weights of classes are last
-        seed = item.only(0)
-        if seed != 1:
-            raise CannotTakeError("the initial gradient of the loss is not 1", "use a constant 1")
 
 
 # Recurrent layers: ONNX has the gates in another order, and in rows where ours are columns.
@@ -284,11 +285,9 @@ def _another_follows(item: TrainingNode) -> bool:
 
 
 HANDLERS: Mapping[str, Handler] = {
+    **dict.fromkeys(LOSSES, _two_inputs),
     "SoftmaxCrossEntropyLoss": _cross_entropy,
-    **dict.fromkeys(("MSELoss", "NegativeLogLikelihoodLoss"), _two_inputs),
-    **dict.fromkeys(
-        ("SoftmaxCrossEntropyLossGrad", "MSELossGrad", "NegativeLogLikelihoodLossGrad"), _loss_grad
-    ),
+    **dict.fromkeys((f"{loss}Grad" for loss in LOSSES), _loss_grad),
     **dict.fromkeys(("GRUTraining", "GRU", "LSTMTraining", "LSTM"), _recurrent),
     **dict.fromkeys(("GRUGrad", "LSTMGrad"), _recurrent_grad),
     **dict.fromkeys(ACCUMULATORS, _accumulate),

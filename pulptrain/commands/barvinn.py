@@ -150,7 +150,7 @@ def parse_input(text: str) -> tuple[int, ...]:
     """``3,32,32`` as integers. Raises `InputError`."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and 0 < len(part) < 10 and int(part) for part in parts):
-        raise InputError(f"cannot read {text!r}", where="--input", cure="write it as 3,32,32")
+        raise InputError(f"{text!r} is not a shape", where="--input", cure="write e.g. 3,32,32")
     return tuple(map(int, parts))
 
 

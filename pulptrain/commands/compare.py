@@ -34,8 +34,8 @@ def command(
         common.option(
             "--fail-above",
             "PERCENT",
-            "Exit with code 5 if the last run is slower than the first by more than this, e.g. 2%. If a run "
-            "is compared with measured cycles: if total cycles differ by more than this, up or down.",
+            "Exit with code 5 if the last run is slower than the first by more than this, e.g. 2%, or if "
+            "simulated and measured total cycles differ by more than this.",
         ),
     ] = None,
     in_l1: Annotated[
@@ -91,7 +91,11 @@ def parse_percent(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise InputError(f"cannot read {text!r}", where="--fail-above", cure="write a percentage, e.g. 2%")
+        raise InputError(
+            f"{text!r} is not a percentage of 0 or more",
+            where="--fail-above",
+            cure="write a percentage, e.g. 2%",
+        )
     return value
 
 

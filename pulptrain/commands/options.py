@@ -155,7 +155,7 @@ LearningRate = Annotated[
     option(
         "--learning-rate",
         "RATE",
-        "Learning rate of an ONNX training graph that stores none (default 0.001).",
+        "Learning rate of an ONNX training graph that does not store one (default 0.001).",
         min=0.0,
     ),
 ]
@@ -228,5 +228,5 @@ def _inches(text: str, option_name: str, cure: str) -> float:
     """A length with its unit."""
     length = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(in|cm|mm|pt)\s*", text)
     if length is None:
-        raise InputError(f"cannot read {text!r}", where=option_name, cure=cure)
+        raise InputError(f"{text!r} is not a length with a unit", where=option_name, cure=cure)
     return float(length[1]) * _INCHES[length[2]]

@@ -250,7 +250,7 @@ def parse_shape(text: str) -> DrawnInput:
     if not all(_is_size(part) for part in parts) or (dtype and not _is_size(high)):
         by_comma = all(_is_size(part.strip()) for part in text.split(",")) and "," in text
         right = text.replace(" ", "").replace(",", "x") if by_comma else "write 8x8x8, or 5:int32:10"
-        message = f"cannot read {text!r}"
+        message = f"{text!r} is not a shape"
         if any(part.isdigit() and not _is_size(part) for part in parts):
             message = f"a size in {text!r} is 0 or too large"
         more = " (5 integers from 0 to 9)"
@@ -278,5 +278,5 @@ def parse_option(text: str) -> tuple[str, Any]:
 
     key, separator, value = text.partition("=")
     if not separator or not key.strip() or not value.strip():
-        raise InputError(f"cannot read {text!r}", where="--option", cure="write NAME=VALUE, e.g. kernel=3")
+        raise InputError(f"{text!r} is not NAME=VALUE", where="--option", cure="write e.g. kernel=3")
     return key.strip(), parse_yaml(value, f"--option {key.strip()}").plain()

@@ -49,9 +49,10 @@ StepVariants = Annotated[
     common.option(
         "--step-variants",
         "search|keep|NAME,...",
-        "Implementations to try for each step: search (all), keep (only the one of the model), or a list of "
-        "names: cores, dma, none (im2col by the cores, by the DMA, or no im2col), default (pulptrain's own, "
-        "of steps that never need im2col), as-published (PULP-TrainLib's code).",
+        "Implementations to try for each step: search (all), keep (only the one of the model), or names "
+        "from: cores (the cores do im2col), dma (the DMA does im2col), none (computed without im2col), "
+        "default (pulptrain's own, of steps that need no im2col), as-published (PULP-TrainLib's code), "
+        "direct (1x1 convolutions without a transpose).",
         SEARCH,
     ),
 ]

@@ -37,7 +37,8 @@ def command(
         str,
         typer.Argument(
             metavar="KIND",
-            help=f"Kind of measurement in CASES.csv (docs/validation.md): {', '.join(KINDS)}.",
+            help="What CASES.csv measures, e.g. mm (matrix products), layer (whole layers), dma (transfers) "
+            f"or steps (training steps). docs/validation.md explains all: {', '.join(KINDS)}.",
             autocompletion=lambda incomplete: [name for name in KINDS if name.startswith(incomplete)],
         ),
     ],

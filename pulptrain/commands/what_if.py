@@ -21,7 +21,7 @@ MoreL1 = Annotated[
     common.option(
         "--more-l1",
         "SIZE",
-        "Size to add to L1 in the prediction for more L1, e.g. 64KiB (default: the L1 size of the SoC).",
+        "L1 size to add for the prediction more-l1, e.g. 64KiB (default: as much as the SoC has).",
     ),
 ]
 

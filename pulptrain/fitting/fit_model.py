@@ -546,7 +546,7 @@ def check_solver() -> None:
         raise InputError(
             "the Python package OR-Tools is not installed",
             where="pulptrain fit",
-            cure="run pip install 'pulptrain[solver]'",
+            cure="run `pip install 'pulptrain[solver]'`",
         )
 
 
@@ -562,7 +562,7 @@ def deadline_cycles(text: str | None) -> int | None:
         cycles = 0
     if cycles <= 0:
         raise InputError(
-            f"cannot read {text!r}", where="--deadline", cure="write cycles, e.g. 20Mcycles or 500k"
+            f"{text!r} is not a number of cycles", where="--deadline", cure="write e.g. 20Mcycles or 500k"
         )
     return cycles
 

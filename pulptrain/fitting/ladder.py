@@ -362,7 +362,7 @@ def first_step(fitting: Fitting, l2_bytes: int, ladder_command: str, ends: float
         )
     levers = tuple(
         Lever(
-            *(rung.form, ", ".join(rung.levers) or "with an unchanged model", size_bytes),
+            *(rung.form, ", ".join(rung.levers) or "with no other change", size_bytes),
             *(required_bytes - size_bytes, True),
         )
         for size_bytes, rung in fits
@@ -371,7 +371,9 @@ def first_step(fitting: Fitting, l2_bytes: int, ladder_command: str, ends: float
     if not fitting.timing.l3.size_bytes:
         cure += "; or add an L3 to page to: --l3 8MiB"
     cure += f"; {every}"
-    return DoesNotFitError("l2", required_bytes, l2_bytes, where=f"training {name}", levers=levers, cure=cure)
+    return DoesNotFitError(
+        "l2", required_bytes, l2_bytes, where=name, what="training", levers=levers, cure=cure
+    )
 
 
 def _until(ends: float, rungs: Iterable[_Rung]) -> Iterator[_Rung]:

@@ -63,7 +63,9 @@ class OnnxOrigin(Struct, frozen=True):
     def fed(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Our inputs and labels as the file wants them."""
         return {
-            theirs: np.moveaxis(arrays[ours], 0, self.read.batch_dim).reshape(self.graph.tensor(theirs).sizes)
+            theirs: np.moveaxis(arrays[ours], 0, self.read.batch_dim or 0).reshape(
+                self.graph.tensor(theirs).sizes
+            )
             for ours, theirs in self.read.feeds.items()
         }
 

@@ -81,7 +81,7 @@ def parse_input(text: str, where: str = "--input") -> tuple[tuple[int, ...], boo
         size.strip().isascii() and size.strip().isdigit() and len(size) < 10 and int(size) for size in sizes
     ):
         raise InputError(
-            f"cannot read the shape {text!r}",
+            f"{text!r} is not a shape",
             where=where,
             cure="write the batch first: 1,3,32,32, or int:1,16 for integers",
         )

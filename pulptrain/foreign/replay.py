@@ -29,6 +29,7 @@ from importers.training.graph import (
     DEFAULT_LEARNING_RATE,
     OPTIMIZER_FILE,
     ImportedTraining,
+    as_tensor,
     import_nodes,
     import_training,
     is_training_graph,
@@ -320,8 +321,7 @@ def _forward(
 def _fed(mini: TrainingGraph, model: ImportedModel, sample: Array, label: Array | None) -> dict[str, Array]:
     """Values of the tensors of one iteration; without a label zeros, of which only the loss depends."""
     source = mini.tensors[mini.input]
-    x = model.sample(sample).astype(source.dtype).reshape(source.shape)
-    fed = {mini.input: np.ascontiguousarray(x)}
+    fed = {mini.input: as_tensor(model.feeds[mini.input], model.sample(sample), source)}
     if mini.label:
         wanted = mini.tensors[mini.label]
         given = np.zeros(wanted.shape, wanted.dtype) if label is None else label

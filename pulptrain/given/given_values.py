@@ -77,7 +77,11 @@ def replaced(
             raise InputError(f"'{name}' must hold {allowed}", where=WHERE, cure=f"use only {allowed}")
         if tensor.dtype.is_float:
             if not np.issubdtype(array.dtype, np.number) or np.iscomplexobj(array):
-                raise InputError(f"'{name}' has dtype {array.dtype}", where=WHERE, cure="use real numbers")
+                raise InputError(
+                    f"'{name}' must hold real numbers, but has dtype {array.dtype}",
+                    where=WHERE,
+                    cure="convert the array, e.g. by astype(numpy.float32)",
+                )
             with np.errstate(over="ignore"):
                 result[name] = rounded(array.astype(np.float32), tensor.dtype)
             if np.isfinite(array).all() and not np.isfinite(widened(result[name])).all():

@@ -63,10 +63,11 @@ class Option(Struct, frozen=True):
         """Raise `InputError` for an empty text in place of the name of a file or folder."""
         if value == "" and _PATH.search(self.metavar):
             words = f"{self.flag} {self.metavar}".strip()
-            sentence = _SENTENCE_END.split(self.help)[0]
-            cure = f"write {words}: {sentence}"
+            sentence = _SENTENCE_END.split(self.help)[0].rstrip(".")
             raise InputError(
-                "the value is empty, but must be a name", where=self.flag or self.metavar, cure=cure
+                "the name of the file or folder is empty",
+                where=self.flag or self.metavar,
+                cure=f"use {words} ({sentence})",
             )
 
     @property
@@ -118,7 +119,7 @@ class SourceOptions(TypedDict, total=False):
         float | None,
         Option(
             "RATE",
-            "Learning rate of an ONNX training graph that stores none (default 0.001).",
+            "Learning rate of an ONNX training graph that does not store one (default 0.001).",
             MODEL,
             swept=False,
         ),
@@ -550,7 +551,7 @@ def pair(text: str, option: str, form: str) -> tuple[str, str]:
     """``name=value`` of an option. Raises `InputError`, whose cure is to write it as `form`."""
     name, separator, value = text.partition("=")
     if not separator or not name.strip() or not value.strip():
-        raise InputError(f"cannot read {text!r}", where=option, cure=f"write e.g. {form}")
+        raise InputError(f"{text!r} is not NAME=VALUE", where=option, cure=f"write e.g. {form}")
     return name.strip(), value.strip()
 
 

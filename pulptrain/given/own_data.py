@@ -37,7 +37,9 @@ def data_of(spec: ModelSpec, given: Data | None) -> Samples | Iterable[tuple[Any
             return given
         if not isinstance(given, Iterable):
             raise InputError(
-                f"{given!r} cannot be used as samples", where="data", cure="pass pairs (x, y), or x= and y="
+                f"the samples must be pairs (x, y), not {given!r}",
+                where="data",
+                cure="pass a list of pairs (x, y), or a mapping of arrays: {'x': ..., 'y': ...}",
             )
         pairs: Iterable[tuple[Any, Any]] = given
         return pairs

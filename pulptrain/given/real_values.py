@@ -49,7 +49,7 @@ def _schedule(value: Any) -> Any:
     try:
         return value.schedule
     except AttributeError:
-        raise _wrong("schedule", value, "use a file, or the result of tune()") from None
+        raise _wrong("schedule", value, "a file, or the result of tune()") from None
 
 
 def _pairs(key: str, value: Any) -> tuple[str, ...]:
@@ -74,14 +74,14 @@ def _inner(key: str, value: Any) -> str:
 
 def _texts(key: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, Sequence) or not all(isinstance(item, str) for item in value):
-        raise _wrong(key, value, "use a list of texts")
+        raise _wrong(key, value, "a list of texts")
     return tuple(value)
 
 
 def _of_type(key: str, value: Any, kind: type) -> Any:
     value = of_python(value)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise _wrong(key, value, f"use a value of type {kind.__name__}")
+        raise _wrong(key, value, f"of type {kind.__name__}")
     return value
 
 
@@ -91,4 +91,7 @@ def of_python(value: Any) -> Any:
 
 
 def _wrong(key: str, value: Any, wanted: str) -> InputError:
-    return InputError(f"{value!r} is not a value of '{key}'", where=key, cure=wanted)
+    what = f"the value must be {wanted}, but is {value!r} of type {type(value).__name__}"
+    return InputError(
+        what, where=key, cure=f"pass a value of another type: {wanted.removeprefix('of type ')}"
+    )

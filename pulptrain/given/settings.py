@@ -23,6 +23,7 @@ from trainlib.ir.numerics import ACCUMULATIONS
 from trainlib.kernels.library import LIBRARY
 from trainlib.primitives.definition import AS_PUBLISHED, DEFAULT
 from trainlib.training.options import MOST_MINI_BATCHES
+from trainlib.training.variants import known_variants
 
 if TYPE_CHECKING:
     from configs.model_file import ModelSpec
@@ -137,9 +138,12 @@ def model_variant(settings: Settings) -> str | None:
         return None
     if names[-1] not in (DEFAULT, AS_PUBLISHED) or len(names) > 1:
         raise InputError(
-            f"cannot read {' '.join(names)!r}",
+            f"several variants for all layers: {', '.join(names)}"
+            if len(names) > 1
+            else f"unknown variant {names[0]!r}",
             where="--variant",
-            cure=f"use {DEFAULT} or {AS_PUBLISHED}; for one op or step: conv1.WG=NAME, WG=NAME",
+            cure=f"use {DEFAULT} or {AS_PUBLISHED}; for one op conv1.WG=VARIANT, for one step WG=VARIANT, "
+            f"with one of {', '.join(known_variants())}",
         )
     return names[0]
 
@@ -207,7 +211,7 @@ def schedule_options(settings: Settings, spec: ModelSpec | None = None) -> Sched
     """
     depth, buffers = parse_buffers(settings.buffering)
     if settings.prefetch not in ("on", "off"):
-        raise InputError(f"cannot read {settings.prefetch!r}", where="--prefetch", cure="use on or off")
+        raise InputError(f"unknown value {settings.prefetch!r}", where="--prefetch", cure="use on or off")
     return ScheduleOptions(
         buffer_depth=depth,
         buffers=buffers,
@@ -246,7 +250,9 @@ def _tile(text: str) -> tuple[str, dict[str, int]]:
         name, separator, size = part.partition(":")
         if not separator or not (size.strip().isascii() and size.strip().isdigit() and len(size) < 19):
             raise InputError(
-                f"cannot read {part!r} in {text!r}", where="--tile", cure="write e.g. conv2.FW=co:8,ho:3"
+                f"{part!r} in {text!r} is not DIMENSION:SIZE",
+                where="--tile",
+                cure="write e.g. conv2.FW=co:8,ho:3",
             )
         tile[name.strip()] = int(size)
     return op, tile

@@ -17,16 +17,16 @@ from traces.files.result_folder import EXPLORATION_FILES, SUMMARY_NAME, read_jso
 MODEL, RUN, SPEC = "model", "run", "exploration"
 
 _COMMANDS: Mapping[str, tuple[str, str]] = {
-    MODEL: ("a model", "pulptrain run {0}"),
-    RUN: ("a folder of results", "pulptrain why {0}, pulptrain plot {0}"),
-    "explored": ("a folder of an exploration", "pulptrain.load('{0}') in Python"),
+    MODEL: ("a model", "run `pulptrain run {0}`"),
+    RUN: ("a folder of results", "to look at the results, run `pulptrain why {0}` or `pulptrain plot {0}`"),
+    "explored": ("a folder of an exploration", "read it in Python with `pulptrain.load('{0}')`"),
     "folder": ("a folder", ""),
-    SPEC: ("an exploration", "pulptrain explore {0}"),
-    "soc": ("a SoC", "--soc {0}"),
-    "energy": ("an energy model", "--energy {0}"),
-    "schedule": ("a schedule", "--schedule {0}"),
-    "npz": ("a file of values", "--values {0}"),
-    "csv": ("a table of measured rows", "pulptrain compare RUN {0}, pulptrain validate KIND {0}"),
+    SPEC: ("an exploration", "run `pulptrain explore {0}`"),
+    "soc": ("a SoC", "use it with --soc {0}"),
+    "energy": ("an energy model", "use it with --energy {0}"),
+    "schedule": ("a schedule", "use it with --schedule {0}"),
+    "npz": ("a file of values", "use it with --values {0}"),
+    "csv": ("a table of measured rows", "run `pulptrain compare RUN {0}` or `pulptrain validate KIND {0}`"),
 }
 """By kind: what it is, and where it belongs."""
 
@@ -38,8 +38,8 @@ WANTED: Mapping[str, tuple[str, str]] = {
         "run `pulptrain new spec.yaml --kind explore`, add 'model: {model}', and use spec.yaml",
     ),
     "soc": ("a SoC", "use a name (`pulptrain list socs`) or the path of a SoC file"),
-    "kernel": ("a kernel", "use a name of `pulptrain list kernels`"),
-    "primitive": ("a layer, loss or optimizer", "use a name of `pulptrain list primitives`"),
+    "kernel": ("a kernel", "use a name that `pulptrain list kernels` prints"),
+    "primitive": ("a layer, loss or optimizer", "use a name that `pulptrain list primitives` prints"),
     "rows": ("a kind of measured rows", "use e.g. `pulptrain validate mm measured/mm.csv.gz`"),
     "cases": ("a folder that contains cases", "use a folder with inputs.npz, outputs.npz and an .onnx file"),
 }
@@ -83,7 +83,7 @@ def refuse_others(text: str, wanted: str, where: str | None = None) -> None:
         cures = cures[:1]
     elif kind == RUN and wanted == MODEL:
         summary = read_json(Path(text) / SUMMARY_NAME, "pulptrain run MODEL --out DIR")
-        cures[0] = f"use its model, {summary.get('model')}"
+        cures[0] = f"use the model of that run, {summary.get('model')}"
     raise InputError(
         f"{text} is {what}, not {name}", where=where, cure="; or ".join(cure for cure in cures if cure)
     )

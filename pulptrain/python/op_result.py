@@ -197,5 +197,5 @@ def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
     try:
         import pandas  # optional, and slow to import
     except ImportError:
-        raise InputError("pandas is not installed", cure="run pip install 'pulptrain[pandas]'") from None
+        raise InputError("pandas is not installed", cure="run `pip install 'pulptrain[pandas]'`") from None
     return pandas.DataFrame([dict(row) for row in rows])

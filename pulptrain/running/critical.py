@@ -29,13 +29,17 @@ def path_of(slices: Iterable[Slice], summary: Mapping[str, Any], where: str = "t
     try:
         check_tracks(ordered, cycles)
         if len(cores) != summary.get("cores", len(cores)):
-            raise TraceError(f"the trace has {len(cores)} cores, the run had {summary['cores']}")
+            raise TraceError(
+                f"the trace has {len(cores)} cores, but the summary of the run has {summary['cores']}"
+            )
         path = critical_path(graph_of(ordered, lags_of(_machine(summary))))
         if path.cycles != cycles:
-            raise TraceError(f"the critical path covers {path.cycles:,} of {cycles:,} cycles")
+            raise TraceError(
+                f"the critical path must cover all {cycles:,} cycles, but covers {path.cycles:,}"
+            )
     except TraceError as error:
         again = "run `pulptrain run MODEL --out DIR` again"
-        raise InputError(str(error), where=where, cure=again) from error
+        raise InputError(error.message, where=where, cure=again) from error
     return path
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.isa import TeamWork
 from configs.dtypes import DTYPES
-from configs.errors import InputError
+from configs.errors import InputError, shortened
 from configs.grades import MEASURED
 from configs.limits import check_at_least_one
 from configs.version import VERSION
@@ -143,9 +143,10 @@ def _library(name: str, codegen: str) -> tuple[KernelLibrary, str]:
     file = Path(name)
     if not name.endswith(FILES):
         raise InputError(
-            f"'{name}' must be a kernel file",
+            f"unknown kernel '{shortened(name)}'",
             where="kernel",
-            cure=f"use a file that ends in {' '.join(FILES)}",
+            cure="use a name that `pulptrain list kernels` prints, or a file that ends in "
+            f"{' or '.join(FILES)}",
         )
     if not file.is_file():
         raise InputError("the kernel file does not exist", where=name, cure="check the path")

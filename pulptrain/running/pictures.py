@@ -127,7 +127,9 @@ class RunPictures:
             note = self.summary.get("energy_note") or "the summary has no energy"
             what = note if energy is None else "energy is known for whole runs only"
             raise InputError(
-                what, where="--what energy", cure="run `pulptrain run MODEL --energy NAME --out DIR`"
+                what.partition(": ")[0],
+                where="--what energy",
+                cure="repeat the run with coefficients, e.g. `pulptrain run MODEL --energy gap9 --out DIR`",
             )
         return energy
 
@@ -135,7 +137,7 @@ class RunPictures:
         """The op a roofline is of, "" for all; raises InputError for a span of time, which has none."""
         if self.window is not None and not self.window.op:
             raise InputError(
-                "a roofline cannot show a range of cycles", where="--window", cure="use the name of an op"
+                "a roofline cannot show a range of cycles", where="--window", cure="use an op, e.g. conv1.FW"
             )
         return self.window.op if self.window else ""
 
@@ -195,6 +197,6 @@ def window_of(text: str, ops: Sequence[OpMetrics], makespan_cycles: int) -> Wind
     raise InputError(
         f"{text!r} is neither an op nor a range of cycles",
         where="--window",
-        cure=f"use {f'{near!r}, or ' if near else ''}START:END with 0 <= START < END <= {makespan_cycles}, "
-        f"or an op: {listed}{more}",
+        cure=f"use an op, e.g. {near or names[0]!r} (known: {listed}{more}), or cycles START:END with 0 <= "
+        f"START < END <= {makespan_cycles}",
     )

@@ -27,7 +27,8 @@ def open_cache(file: str | None, no_cache: bool) -> Iterator[ResultCache | None]
     """
     named = file is not None and file != os.environ.get(CACHE_VARIABLE)
     if no_cache and named and not os.environ.get(NO_CACHE_VARIABLE):
-        raise InputError("--cache and --no-cache contradict", where="--no-cache", cure="use one of the two")
+        what = "the option cannot be used together with --cache"
+        raise InputError(what, where="--no-cache", cure="remove one of the two")
     cache = None if no_cache and not named else _opened(file)
     try:
         yield cache

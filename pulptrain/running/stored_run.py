@@ -24,7 +24,8 @@ def read_summary(folder: Path) -> dict[str, Any]:
     summary = read_json(path, _COMMAND)
     missing = [key for key in _NEEDED if key not in summary]
     if missing:
-        raise InputError(f"the run folder lacks {', '.join(missing)}", where=str(path), cure=AGAIN)
+        what = f"keys are missing: {', '.join(map(repr, missing))}"
+        raise InputError(what, where=str(path), cure=AGAIN)
     for key in _NUMBERS:
         value = summary.get(key, 1)
         if type(value) is not int or not 0 < value <= LARGEST:

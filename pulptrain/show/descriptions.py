@@ -90,11 +90,9 @@ def describe(
         words = (
             f"use one of {', '.join(names_of(each))}"
             if each == "stall"
-            else f"use a name of `pulptrain list {each}s`"
+            else f"use a name that `pulptrain list {each}s` prints"
         )
-        raise InputError(
-            f"'{name}' is a group of names; show takes one name of the group", where="show", cure=words
-        )
+        raise InputError(f"'{name}' is a group of names, but one name is needed", where="show", cure=words)
     if not described:
         names = sorted({word for each in KINDS if kind in (None, each) for word in names_of(each)})
         near = suggestion(name, names).partition(" (known")[0]
@@ -103,7 +101,8 @@ def describe(
             where="show",
             cure=near
             if near.startswith("use '")
-            else "use a name of `pulptrain list models`, socs, kernels or primitives",
+            else "use a name that `pulptrain list models`, `pulptrain list socs`, `pulptrain list kernels` "
+            "or `pulptrain list primitives` prints",
         )
     return described
 

@@ -50,9 +50,11 @@ def parse_homes(texts: Iterable[str]) -> dict[str, str]:
         name, separator, level = (part.strip() for part in text.rpartition("="))
         if not separator or not name or level.lower() not in HOME_LEVELS:
             raise InputError(
-                f"cannot read {text!r}",
+                f"{level!r} cannot be the home of a tensor"
+                if name and level
+                else f"no TENSOR=HOME: {text!r}",
                 where="--home",
-                cure="write TENSOR=l2, TENSOR=l3 or TENSOR=streamed, e.g. fc.weight=l3",
+                cure=f"use {name or 'TENSOR'}=l2, {name or 'TENSOR'}=l3 or {name or 'TENSOR'}=streamed",
             )
         homes[name] = level.lower()
     return homes

@@ -342,7 +342,7 @@ def _check_memories(seen: _Seen, results: Sequence[_Result], ops: Sequence[Op]) 
     parts, came = _joined([item.lines for item in of_parts]), _joined([item.came for item in of_parts])
     bounds, (more, less, written, back) = _counted([stored, minus, parts, came])
     unchanged = (more > less) & (back > 0) & (written == 0)
-    _refuse(bounds, more - less - unchanged, due, ops, "stores")
+    _refuse(bounds, more - less - unchanged, due, ops, "stored")
 
 
 def _check_kernels(seen: _Seen, results: Sequence[_Result], ops: Sequence[Op]) -> None:
@@ -353,7 +353,7 @@ def _check_kernels(seen: _Seen, results: Sequence[_Result], ops: Sequence[Op]) -
     wanted = _joined([source.where(~source.inside(places)), places])
     bounds, (least, most, due) = _counted([seen.written_anew, seen.written_first, wanted])
     excess = np.maximum(least - due, 0) + np.minimum(most - due, 0)
-    _refuse(bounds, np.where(due > 0, excess, 0), results, ops, "computes", seen)
+    _refuse(bounds, np.where(due > 0, excess, 0), results, ops, "computed", seen)
 
 
 def _counted(sorts: Sequence[_Lines]) -> tuple[Numbers, list[Numbers]]:
@@ -376,7 +376,7 @@ def _refuse(
     excess: Numbers,
     results: Sequence[_Result],
     ops: Sequence[Op],
-    verb: str,
+    done: str,
     seen: _Seen | None = None,
 ) -> None:
     """Raise `IncompleteError` if a byte is missing (excess below 0) or there more than once.
@@ -396,17 +396,18 @@ def _refuse(
             run = moved[0]
             place = seen.stored_to[run]
             same &= bounds[wrong] < seen.stored_from.ends[run]
-    op, what, size = ops[min(number, len(ops) - 1)], "bytes that do not belong to a result", 1
+    op, what, size = ops[min(number, len(ops) - 1)], "the bytes that do not belong to a result", 1
     for item in results:
         if item.lines.starts[0] <= place < item.lines.ends[-1]:
             if seen is None:
                 same &= (bounds[wrong] >= item.lines.starts[0]) & (bounds[wrong] < item.lines.ends[-1])
             size = item.tensor.dtype.bytes
-            what = f"of the {prod(item.tensor.shape):,} elements of '{item.tensor.name}'"
+            what = f"the {prod(item.tensor.shape):,} elements of '{item.tensor.name}'"
     missing = -(-int(sizes[same & (excess[wrong] < 0)].sum()) // size)
     double = -(-int(sizes[same & (excess[wrong] > 0)].sum()) // size)
-    raise _defect(op, f"{op.name} {verb} in {level} {missing:,} missing, {double:,} double, {what}")
+    message = f"of {what}, {missing:,} were never {done} in {level.upper()}, and {double:,} were {done} twice"
+    raise _defect(op, message)
 
 
 def _defect(op: Op, what: str) -> IncompleteError:
-    return IncompleteError(what, where=f"op {op.name}", cure="report this as a defect of the scheduler")
+    return IncompleteError(what, where=f"op {op.name}", cure="report this as a defect, with your command")

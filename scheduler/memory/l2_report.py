@@ -49,17 +49,18 @@ def too_small(
 ) -> DoesNotFitError:
     """The report for a level, with what lives `during` the worst op; `op` if that is to blame alone."""
     names = [*(item.name for item in graph.ops), "the end"]
-    what = f"tensors of {graph.name}"
+    what = "the tensors of the model"
     if op is not None:
-        what = f"tensors of {graph.name} during {names[op]}, with all other tensors in L3"
+        what = f"op {names[op]}, even with all tensors that it does not use in L3"
     return DoesNotFitError(
         level,
         required_bytes,
         available_bytes,
-        where=what,
+        where=graph.name,
+        what=what,
         contributors=tuple(
             Contributor(item.tensor or item.name, item.size_bytes, names[item.first_op], names[item.last_op])
             for item in during
         ),
-        cure=f"use --{level} {-(-required_bytes // 1024)}KiB or a smaller model",
+        cure=f"use --{level} {required_bytes}B or a smaller model",
     )

@@ -104,10 +104,9 @@ def _placed(places: Iterable[Place]) -> list[_Run]:
 
 def _outside(run: _Run, work: Work, plan: MemoryPlan, op: int) -> PlanError:
     level, first, end = run
-    what = f" ({work.what})" if work.what else ""
     return PlanError(
-        f"the program touches {level} bytes {first} to {end}{what}, where the memory plan has no buffer "
-        f"during {plan.ops[op]}",
-        where=f"op {work.op} {work.step}",
-        cure="build plan and program together (scheduler.schedule.build_schedule)",
+        f"{work.what or 'the program'} accesses {level.upper()} bytes {first} to {end}, where the memory "
+        f"plan has no buffer during {plan.ops[op]}: plan and program do not belong together",
+        where=f"{work.op}.{work.step}",
+        cure="build both with one call of scheduler.schedule.build_schedule",
     )

@@ -267,10 +267,10 @@ def _refuse_foreign_beside(path: Path) -> None:
             continue  # not there, or no longer: another process has begun the same cache
         if not regular or (start.strip(b"\0") and start not in starts):
             raise InputError(
-                f"cannot create a cache: SQLite needs the file name {beside.name!r}, but a file that does "
-                "not belong to a cache has it",
+                f"cannot create a cache: the file {beside.name!r}, which SQLite would write next to it, "
+                "exists already and is not part of a cache",
                 where=str(path),
-                cure=_ANOTHER_FILE,
+                cure=f"rename {beside.name!r}, or {_ANOTHER_FILE}",
             )
 
 

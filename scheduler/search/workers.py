@@ -223,7 +223,7 @@ def _dask(address: str) -> Iterator[Workers]:
         raise InputError(
             "the Python package Dask is not installed",
             where="--executor",
-            cure="run pip install 'pulptrain[cluster]'",
+            cure="run `pip install 'pulptrain[cluster]'`",
         ) from None
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     try:

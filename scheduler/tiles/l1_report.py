@@ -19,11 +19,14 @@ def does_not_fit(
     With `whole` the op was to lie in L1 uncut.
     """
     sizes = ", ".join(f"{name}={size}" for name, size in tiling.sizes)
+    buffers = {1: "one buffer", 2: "two buffers"}.get(tiler.buffer_depth, f"{tiler.buffer_depth} buffers")
     return DoesNotFitError(
         "l1",
         tiling.l1_bytes,
         available_bytes,
-        where=f"{tiler.op.name}, tile {sizes or 'whole'}, buffer depth {tiler.buffer_depth}",
+        where=tiler.op.name,
+        what=(f"a tile of {sizes}" if sizes else "the op without tiles")
+        + ("" if whole else f" with {buffers} per operand"),
         contributors=tuple(
             Contributor(
                 f"{_tensor(tiler, buffer.name)} ({buffer.role}, {buffer.slots} x {buffer.slot_bytes} B)",

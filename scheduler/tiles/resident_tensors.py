@@ -21,7 +21,10 @@ AT, TO = "@", ".."
 MEANING_AUTO = ("all", "on", "yes", "true", "any", "best")
 """What is written in place of tensors by those who mean ``auto``."""
 
-AUTO_CURE = "use auto (tensors that save cycles), or names: TENSOR,TENSOR@OP..OP"
+SPAN = "fc.weight, or fc.weight@fc.FW..fc.IG for the ops from fc.FW to fc.IG only"
+"""An example of the text of a residence."""
+
+AUTO_CURE = f"use auto (tensors that save cycles), or names of tensors: {SPAN}"
 
 BETWEEN = "free space between resident tensors"
 """What the report of a memory too small calls bytes that no resident tensor of the moment takes."""
@@ -109,7 +112,9 @@ class Residents(Struct, frozen=True):
         if not live:
             return error
         held_bytes = self.usable_bytes - self.limit_bytes(number)
-        contributors = [Contributor(item.name, item.size_bytes) for item in live]
+        contributors = [
+            Contributor(f"{item.name.removeprefix('resident:')} (resident)", item.size_bytes) for item in live
+        ]
         holes_bytes = held_bytes - sum(item.size_bytes for item in live)
         if holes_bytes:
             contributors.append(Contributor(BETWEEN, holes_bytes))
@@ -117,7 +122,8 @@ class Residents(Struct, frozen=True):
             error.level,
             error.required_bytes + held_bytes,
             self.usable_bytes,
-            where=f"{error.where}, with resident tensors",
+            where=error.where,
+            what=f"{error.what}, next to the resident tensors",
             contributors=(*error.contributors, *contributors),
             cure=f"use fewer --resident tensors, or {error.cure}",
         )
@@ -244,7 +250,14 @@ def _residence(
         limits = _op_number(graph, ops[0]), _op_number(graph, ops[-1])
         uses = tuple(use for use in uses if limits[0] <= use <= limits[1])
     if not uses:
-        raise InputError(f"no op uses tensor {text}", where="--resident", cure="name ops that use the tensor")
+        using = [graph.ops[use].name for use in lives[storage].uses] if storage in lives else []
+        raise InputError(
+            f"{' to '.join(ops) or 'no op'} does not use tensor {name}"
+            if ops
+            else f"no op uses tensor {name}",
+            where="--resident",
+            cure=f"use ops of {', '.join(using)}" if using else f"remove {name}",
+        )
     every = lives[storage].uses
     return Residence(storage, uses[0], uses[-1], text_of(graph, storage, every, uses[0], uses[-1]))
 
@@ -299,9 +312,10 @@ def _too_large(
         "l1",
         required_bytes,
         usable_bytes,
-        where=f"resident tensors during {names[op]}",
+        where="--resident",
+        what=f"all resident tensors during {names[op]}",
         contributors=tuple(contributors),
-        cure="use fewer --resident tensors, or shorter spans (tensor@op..op)",
+        cure=f"use fewer resident tensors, or for fewer ops: {SPAN}",
     )
 
 

@@ -184,7 +184,7 @@ def options_from(
         raise ConfigError(
             f"the schedule is for {soc.name} ({soc.timing}), but this run uses {other}",
             where=file.where("soc"),
-            cure="use the SoC options of the tuning run, or run tune again",
+            cure="use the SoC options of the tuning run, or run `pulptrain tune` again",
         )
     if file.codegen != base.codegen:
         raise ConfigError(
@@ -224,11 +224,13 @@ def check_model(
     """Raise `ConfigError` unless the file is for the model whose graphs these are (as of `options_from`)."""
     name, content = graphs[0].name, content_of(written or graphs[0])
     if (file.model.name, file.model.content) != (name, content):
-        changed = "" if file.model.name != name else " with another batch, dtype or other layers"
+        other = f", but this run has {name!r}"
+        if file.model.name == name:
+            other = " with a different batch, dtype or layers than in this run"
         raise ConfigError(
-            f"the schedule is for the model {file.model.name!r}, but this run has {name!r}{changed}",
+            f"the schedule was tuned for the model {file.model.name!r}{other}",
             where=file.where("model"),
-            cure="use the model and options of the tuning run, or run tune again",
+            cure="use the model and options of the tuning run, or run `pulptrain tune` again",
         )
     op_names = [op.name for graph in graphs for op in graph.ops]
     for choice in file.choices:
@@ -273,7 +275,7 @@ def _options(
             tiler.fixed(dict(candidate.sizes), timing.l1_usable_bytes, candidate.order)
         except DoesNotFitError as error:
             place = f"{where('tile')}: {choice.op}"
-            raise error.but(where=place, cure="use a smaller tile, or buffering 1", levers=()) from None
+            raise error.but(where=place, cure="use a smaller tile, or 'buffering: 1'", levers=()) from None
         except InputError as error:
             raise ConfigError(f"{choice.op}: {error.message}", where=where("tile"), cure=error.cure) from None
     return with_choices(base, graph, timing, [(choice.op, choice.best) for choice in chosen])

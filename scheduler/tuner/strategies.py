@@ -279,7 +279,7 @@ def _optuna(search: OpSearch) -> Search:
         raise InputError(
             "the Python package optuna is not installed",
             where="--strategy optuna",
-            cure="run pip install 'pulptrain[search]'",
+            cure="run `pip install 'pulptrain[search]'`",
         ) from None
     if not search.candidates:
         return

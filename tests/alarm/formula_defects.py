@@ -92,7 +92,7 @@ def _loss(text: str, last: str = "") -> dict[str, Any]:
 
 ROWS, LOGS = "attention.softmax", "attention.log_softmax"
 NORM = "norms.norm_formulas"
-GRU, LSTM = "recurrent.gru", "recurrent.lstm"
+CELLS = "recurrent.cells"
 UPDATES, TABLE, ARITHMETIC = "optimizers.table", "elementwise.table", "elementwise.arithmetic"
 EPSILON = "eps: 0.1"
 
@@ -216,32 +216,32 @@ LISTED: tuple[tuple[str, str, str, str, dict[str, Any]], ...] = (
         "1 / np.square(inv_std)",
         _image(f"instance_norm, running: true, {EPSILON}"),
     ),
-    ("RNN: slope of tanh", "recurrent.rnn", "* (1 - y) * (1 + y)", "* (1 - y)", _recurrent("rnn")),
+    ("RNN: slope of tanh", CELLS, "* (1 - y) * (1 + y)", "* (1 - y)", _recurrent("rnn")),
     (
         "GRU: gates exchanged",
-        GRU,
+        CELLS,
         "new + update * (before - new)",
         "before + update * (new - before)",
         _recurrent("gru"),
     ),
-    ("GRU: reset missing", GRU, "p_n + reset * q_n", "p_n + q_n", _recurrent("gru")),
+    ("GRU: reset missing", CELLS, "p_n + reset * q_n", "p_n + q_n", _recurrent("gru")),
     (
         "GRU: reset missing in its gradient",
-        GRU,
+        CELLS,
         "g_new * reset), gradient",
         "g_new), gradient",
         _recurrent("gru"),
     ),
     (
         "LSTM: sign of what is let in",
-        LSTM,
+        CELLS,
         "+ let_in * candidate",
         "- let_in * candidate",
         _recurrent("lstm"),
     ),
     (
         "LSTM: gradient of the cell not kept",
-        LSTM,
+        CELLS,
         "gates_out, at_cell * keep",
         "gates_out, at_cell",
         _recurrent("lstm"),

@@ -11,7 +11,7 @@ from arch.spec.isa import TeamWork
 from arch.spec.program import Compute, Effect, Place
 from configs.errors import ConfigError, InputError
 from deploy.calls.call import Pointer, c_calls, read_source, sources
-from shared.exported import exported
+from shared.exported import checked, exported
 from trainlib.ir.graph import Op
 from trainlib.kernels.catalogue import matmul_work
 from trainlib.kernels.team import Array, team_work
@@ -53,6 +53,21 @@ def test_an_array_that_a_call_is_not_given_is_nowhere(tmp_path: Path) -> None:
     )
     run = exported(str(model), 1, resident="auto", variants=("conv.FW=none",))
     assert ".D = 0," in run.project().files["network.c"].decode()
+
+
+@pytest.mark.needs_gcc
+@pytest.mark.parametrize("layer", ["position", "absolute"])
+def test_integers_are_converted_where_a_layer_computes_with_them(layer: str, tmp_path: Path) -> None:
+    model = tmp_path / "model.yaml"
+    model.write_text(
+        "{name: integers, inputs: {a: {shape: [6], classes: 9}, b: {shape: [6]}}, loss: mse,"
+        " optimizer: {name: sgd, learning_rate: 0.01},"
+        f" layers: [{{name: of_a, type: {layer}, inputs: [a]}},"
+        " {name: of_b, type: linear, out_features: 6, inputs: [b]},"
+        " {name: both, type: add, inputs: [of_a, of_b]}]}"
+    )
+    ended = checked(exported(str(model), 1).project(), tmp_path / "net", "SEEDS=1")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
 def test_code_that_computes_nothing_is_no_call() -> None:

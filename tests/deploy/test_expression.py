@@ -18,11 +18,9 @@ from trainlib.ir.steps import KernelChoice
 from trainlib.ir.varying import Varying
 from trainlib.primitives.definition import DrawnInput, LayerPrimitive
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering
-from trainlib.primitives.optimizers.gradient_accumulation import PRIMITIVE as ACCUMULATION
-from trainlib.primitives.optimizers.gradient_clipping import APPLY as SCALING
-from trainlib.primitives.optimizers.gradient_clipping import SCALE, SQUARES
-from trainlib.primitives.optimizers.gradient_clipping import VALUE as CLIPPING
-from trainlib.primitives.optimizers.weight_average import PRIMITIVE as AVERAGE
+from trainlib.primitives.optimizers.gradient_ops import ACCUMULATION, AVERAGE, SCALE, SQUARES
+from trainlib.primitives.optimizers.gradient_ops import APPLY as SCALING
+from trainlib.primitives.optimizers.gradient_ops import VALUE as CLIPPING
 from trainlib.registry import PRIMITIVES, lowering_of
 from trainlib.training.single import Single, single
 

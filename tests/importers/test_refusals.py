@@ -96,6 +96,10 @@ def test_a_defect_of_ours_is_not_the_fault_of_the_file(
             node("Where", ["x", "w", "w"], ["z"], name="n"),
             r"'n' \(Where\): input 'condition' must be bool: 'x' is float32",
         ),
+        (
+            node("mezo:PerturbNormal", ["x"], ["z"], name="n"),
+            r"'n' \(mezo:PerturbNormal\): zeroth-order training",
+        ),
     ],
 )
 def test_a_node_on_which_readers_differ_is_refused_where_it_stands(

@@ -101,7 +101,7 @@ def test_depths_of_operands_are_read_from_text() -> None:
             parse_buffers(text)
     with pytest.raises(InputError, match="no operand 'q'"):
         schedule_of(ScheduleOptions(buffers={"fc.FW": {"q": 1}}))
-    with pytest.raises(InputError, match=r"no op 'fc9\.FW' to choose buffers for"):
+    with pytest.raises(InputError, match=r"--buffering: model \S+ has no op 'fc9\.FW'"):
         schedule_of(ScheduleOptions(buffers={"fc9.FW": {"w": 1}}))
 
 

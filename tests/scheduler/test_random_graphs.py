@@ -176,10 +176,14 @@ def check_report(error: DoesNotFitError, graph, timing, options) -> None:
     for item in error.contributors:
         assert 0 < item.size_bytes <= error.required_bytes
         assert {item.first_op, item.last_op} <= known | {""}
-    if error.level == "l1" or "with all other tensors in L3" in error.where:
+    if error.level == "l1" or "in L3" in error.what:
         assert sum(item.size_bytes for item in error.contributors) == error.required_bytes
     again = refusal(graph, sized(timing, error.level, error.required_bytes), options)
-    assert again is None or (again.level, again.where) != (error.level, error.where), again
+    assert again is None or (again.level, again.where, again.what) != (
+        error.level,
+        error.where,
+        error.what,
+    ), again
 
 
 def check_case(case, kernel_cycles: int, seed: int) -> None:

@@ -173,10 +173,10 @@ def test_what_does_not_fit_is_reported_with_the_tensors_in_the_way(capsys) -> No
     check_report(raised.value, with_options(TIMING, l1="32KiB"))
     # These fit by themselves, but leave too little for the buffers of an op.
     timing = replace(TIMING, l1=replace(TIMING.l1, size_bytes=STACK_BYTES + 23040 + 64))
-    with pytest.raises(DoesNotFitError, match="with resident tensors") as raised:
+    with pytest.raises(DoesNotFitError, match="next to the resident tensors") as raised:
         schedule_of("digits-cnn", ["fc.weight@fc.FW..fc.IG"], timing)
     check_report(raised.value, timing)
-    assert any(item.name == "resident:fc.weight@fc.FW..fc.IG" for item in raised.value.contributors)
+    assert any(item.name == "fc.weight@fc.FW..fc.IG (resident)" for item in raised.value.contributors)
     assert "L1 is too small" in refused(
         capsys, "run", "digits-cnn", "--l1", "32KiB", "--resident", "fc.weight,fc.weight.grad", code=3
     )
@@ -187,7 +187,7 @@ def test_what_does_not_fit_is_reported_with_the_tensors_in_the_way(capsys) -> No
     [
         (["nothing"], "no tensor 'nothing'"),
         (["fc.weight@fc.GI"], "no op 'fc.GI'"),
-        (["fc.weight@conv1.FW"], "no op uses tensor fc.weight@conv1.FW"),
+        (["fc.weight@conv1.FW"], "conv1.FW does not use tensor fc.weight"),
         (["fc.weight@fc.FW..fc.IG", "fc.weight@fc.IG..fc.UPD"], "the same bytes of L1 at the same time"),
     ],
 )

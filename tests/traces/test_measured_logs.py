@@ -172,13 +172,13 @@ def test_what_several_rows_hold_is_counted_once(tmp_path: Path) -> None:
         ("conv.FW: 31us\n", "log.txt:1: conv.FW was measured in us, not in cycles"),
         ("op,cycles\n\nconv.FW,1e99\n", "log.txt:3: cycles must be a number above 0, not '1e99'"),
         ("BENCH train_cycles=0 opt_cycles=0\n", "log.txt:1: cycles must be a number above 0"),
-        ("op,cycles\nconv.FW\n", "log.txt:2: the row has 1 fields, the header has 2 columns"),
+        ("op,cycles\nconv.FW\n", "log.txt:2: the row has 1 fields, but the header has 2"),
         ('op,cycles\n"conv.FW,5\n', "log.txt:2: the file is not valid CSV"),
         (
             "layer;cycles\nconv;5\n",
             "columns are separated by ';', not by commas\n  try: separate columns by commas: layer,cycles",
         ),
-        ("what,cycles\nconv.FW,5\n", "the file has no column 'op', only what, cycles"),
+        ("what,cycles\nconv.FW,5\n", "the column 'op' is missing; the columns are 'what', 'cycles'"),
         ("op convolution.FW 5\n", "model m lacks the ops in the log: convolution.FW"),
     ],
 )

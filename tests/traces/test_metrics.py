@@ -160,17 +160,18 @@ def test_tiles_of_the_lifelike_run() -> None:
     [
         (
             [compute(0, 0, 6, FC), compute(0, 5, 10, FC)],
-            "compute starts at cycle 5 while compute lasts until 6",
+            r"one \(compute\) ends at cycle 6, the next \(compute\) starts at cycle 5",
         ),
-        ([compute(0, 0, 6, FC), compute(0, 7, 10, FC)], "busy \\+ stalls = 9 cycles, but the makespan is 10"),
-        ([compute(0, 0, 10, FC), compute(1, 0, 9, FC)], "core1: busy \\+ stalls = 9 cycles"),
-        ([compute(0, 0, 10, FC, fpu=6, branch=5)], "lasts 10 cycles, but its stalls take 11"),
-        ([compute(0, 0, 10, FC, coffee=1)], "'coffee' is not a stall"),
-        ([Slice("core0", 0, 10, "thinking")], "'thinking' is not a stall"),
-        ([compute(0, 0, 11, FC)], "ends at cycle 11, after the makespan 10"),
+        ([compute(0, 0, 6, FC), compute(0, 7, 10, FC)], "add up to 9, but must equal the makespan, 10"),
+        ([compute(0, 0, 10, FC), compute(1, 0, 9, FC)], "core1: busy and stall cycles add up to 9"),
+        ([compute(0, 0, 10, FC, fpu=6, branch=5)], "lasts 10 cycles, but has 11 stall cycles"),
+        ([compute(0, 0, 10, FC, coffee=1)], "unknown kind of stall 'coffee'"),
+        ([Slice("core0", 0, 10, "thinking")], "unknown kind of stall 'thinking'"),
+        ([compute(0, 0, 11, FC)], r"ends at cycle 11, after the end of the run \(makespan 10\)"),
         (
             [compute(0, 0, 10, FC), Slice("dma.in", 0, 5, TRANSFER), Slice("dma.in", 4, 6, TRANSFER)],
-            "dma.in: transfer starts at cycle 4 while transfer lasts until 5",
+            r"dma.in: two slices overlap: one \(transfer\) ends at cycle 5, the next \(transfer\) starts at "
+            r"cycle 4",
         ),
     ],
 )

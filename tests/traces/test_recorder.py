@@ -36,7 +36,9 @@ def test_a_wait_of_no_cycles_is_no_event_but_an_empty_transfer_is() -> None:
 
 
 def test_a_slice_that_ends_before_it_starts_is_refused() -> None:
-    with pytest.raises(TraceError, match="core0: slice idle runs from cycle 5 to 4") as error:
+    with pytest.raises(
+        TraceError, match=r"core0: a slice \(idle\) starts at cycle 5 and ends at cycle 4"
+    ) as error:
         Recorder().slice(Slice("core0", 5, 4, "idle"))
     assert error.value.exit_code == 1
 

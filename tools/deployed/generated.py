@@ -44,7 +44,8 @@ STORED = ROOT / "docs" / "deploy-generated.json"
 BY_HAND = "4023bdef"
 """The last revision before row programs."""
 
-CODEGEN = "clang-rv32"
+CODEGEN, COMPILED = "clang-rv32", "export-rv32"
+"""Whose nests the C is compared with, and which of them are read off C."""
 
 CORES = 8
 
@@ -109,7 +110,7 @@ def by_hand(one: Called, old: Mapping[str, Source]) -> Called | None:
     origin, effect, made = one.action.team.origin, one.action.effect, one.calls[0].kernel
     assert origin is not None
     assert effect is not None
-    name = str(effect.details.get("source", one.nest.kernel))
+    name = str(effect.details.get("source", one.action.team.kernel))
     if name not in old or "loop" in effect.details:
         return None
     flags = {
@@ -140,8 +141,22 @@ POSITIVE = {"var", "inv_std", "running_var"}
 """Buffers whose numbers have roots."""
 
 
+def _priced(one: Called) -> str:
+    """The nest that prices a call."""
+    return LIBRARY.form(CODEGEN, one.nest.kernel, one.form)
+
+
+def _issued(one: Called) -> int:
+    return issued(CODEGEN, one.nest._replace(kernel=_priced(one))[1:])
+
+
+def _of_library(nest: str) -> bool:
+    """Whether a nest is PULP-TrainLib's own kernel, not read off the C of ours."""
+    return COMPILED not in Path(LIBRARY.header(CODEGEN, nest).section.file).parts
+
+
 def _some(found: list[Called]) -> list[Called]:
-    ordered = sorted(found, key=lambda one: issued(CODEGEN, one.nest[1:]))
+    ordered = sorted(found, key=_issued)
     ordered = [one for one in ordered if one.nest.cores == CORES] or ordered
     return ordered if len(ordered) <= SHAPES else [*ordered[: SHAPES // 2], *ordered[-(SHAPES // 2) :]]
 
@@ -217,7 +232,8 @@ def main() -> int:
             "zoo": name in of_zoo,
             "c": sum(today[number][0] for number in places),
             "called": sum(today[number][1] for number in places),
-            "nest": sum(issued(CODEGEN, one.nest[1:]) for one in some),
+            "nest": sum(map(_issued, some)),
+            "library": all(_of_library(_priced(one)) for one in some),
         }
         known = [of_hand for number in places if (of_hand := hand[number]) is not None]
         if len(known) == len(places):
@@ -235,11 +251,15 @@ def page() -> str:
     over_nest = {row["kernel"]: (row["c"] + row["called"]) / row["nest"] for row in rows if row["nest"]}
     above = [f"`{name}`" for name, ratio in over_hand.items() if ratio > MOST]
     alone = [row["kernel"] for row in rows if not row["called"] and row["kernel"] in over_nest]
+    beyond = {name for name in alone if over_nest[name] > MOST}
+    library = [f"`{row['kernel']}`" for row in rows if row["kernel"] in beyond and row["library"]]
+    ours = [f"`{row['kernel']}`" for row in rows if row["kernel"] in beyond and not row["library"]]
     text = (
         f"{len(rows)} kernels are generated. Of {len(over_hand)} that were written by hand before all but "
         f"{len(above)} ({', '.join(above)}) execute at most {MOST:.2f} times those instructions. Of "
-        f"{len(alone)} that call no function {sum(over_nest[name] <= MOST for name in alone)} are at most "
-        f"that far above their nest of `{CODEGEN}`."
+        f"{len(alone)} that call no function {len(alone) - len(beyond)} are at most that far above their "
+        f"nest of `{CODEGEN}`. Of the others {len(library)} have the nest of the library's own kernel, other "
+        f"code ({', '.join(library)}), {len(ours)} the nest of another C kernel ({', '.join(ours)})."
     )
     shown = [
         (

@@ -141,10 +141,11 @@ _INSIDE = (
 OTHERS: dict[str, dict[str, Any]] = {
     **{name: {"only": _INSIDE} for name in ("avgpool_fw", "avgpool_bw", "maxpool_fw", "maxpool_fw_argmax")},
     "reduce_max_fw": {
-        "nest": "if (wide) { for p in 0..outer jump { for i in start..stop jump { L:X(p,0,i) "
-        "for r in 1..count jump { L:X(p,r,i) } S:Y(p,i) } } } else { for p in start..stop jump { "
-        "for i in 0..inner jump { L:X(p,0,i) for r in 1..count jump { L:X(p,r,i) } S:Y(p,i) } } }",
+        "nest": "if (wide) { for p in 0..outer jump { for i in start..stop jump { "
+        "for r in 0..count jump { L:X(p,r,i) } S:Y(p,i) } } } else { for p in start..stop jump { "
+        "for i in 0..inner jump { for r in 0..count jump { L:X(p,r,i) } S:Y(p,i) } } }",
     },
+    "row_max": {"nest": "for i in start..stop jump { for j in 0..M jump { L:X(i,j) } S:R(i) }"},
     "transpose_matrix": {
         "names": {"larger": "max(N, M)", **_own("larger")},
         "nest": "if (M > N) { for i in 0..N jump { for j in start..stop jump { L:X(i,j) S:Y(j,i) } } } "

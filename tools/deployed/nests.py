@@ -32,11 +32,12 @@ import numpy as np
 from ruamel.yaml import YAML
 
 from tools.deployed.executed import CODEGEN, Execution, called, execute
+from tools.deployed.instructions import issued
 from tools.deployed.loops_of_c import loops_of_c
 from tools.deployed.rv32 import STACK_POINTER, Program
 from tools.nest_tree import If, Item, Loop, compact, layout, parse, value
 from tools.pages.page import ROOT
-from trainlib.kernels.library import FP32_BYTES, LIBRARY
+from trainlib.kernels.library import AS, FP32_BYTES, LIBRARY
 
 OUT = ROOT / "configs" / "kernels" / "export-rv32"
 
@@ -47,6 +48,12 @@ TRACKED = frozenset("LUMfDFQ")
 
 NEAR = 3
 """Instructions behind one of them by which its result is there."""
+
+MOST_OFF = 0.1
+"""Of the instructions executed, by which a nest may be off: data decide more, and the estimate stays."""
+
+ALIKE = 0.05
+"""Of its instructions, by which a formula may differ from the nest that it shares to have none of its own."""
 
 MOST_PAIRS = 40
 """Pairs of features that are looked at, those that leave least first."""
@@ -132,7 +139,8 @@ class Kernel:
         self.name, self.program = name, program
         header = LIBRARY.header(CODEGEN, runs[0].nest.kernel)
         self.section = YAML(typ="rt").load(Path(header.section.file).read_text(encoding="utf-8"))
-        self.section.update({**loops_of_c(runs[0].nest.kernel), **loops_of_c(name)})
+        shared = {} if AS in name else loops_of_c(runs[0].nest.kernel)
+        self.section.update({**shared, **loops_of_c(name)})
         known = {"cores", *(self.section.get("names") or {})}
 
         def shares() -> list[Item]:
@@ -245,6 +253,12 @@ class Kernel:
             f"{len(self.runs)} runs, error {self.error:.3%}, not exact {self.guessed / total.sum():.1%}, "
             f"worst {worst[at]:.1%} of {total[at]:.0f} at {self.known[at]}"
         )
+
+    def like_shared(self) -> bool:
+        """Whether the nest that it shares with others has its instructions, within `ALIKE`."""
+        shared = sum(issued(OUT.name, run.nest[1:]) / run.nest.cores for run in self.runs)
+        own = sum(run.steps.total() for run in self.runs)
+        return abs(own - shared) <= ALIKE * shared
 
     def _place(self, places: list[int], terms: list[tuple[Feature, Fraction]]) -> None:
         if all(share.denominator == 1 and share > 0 and feature.block for feature, share in terms):
@@ -492,11 +506,13 @@ def written(kernel: Kernel) -> str:
     """The kernel file."""
     program, section = kernel.program, kernel.section
     functions = {program.function(at) for at in kernel.executed}
+    computed, borrowed, nest = kernel.name.partition(AS)
+    about = f"{computed}, in the loop of {nest}" if borrowed else section.get("about")
     size_bytes = sum(program.functions[name][1] for name in functions)
     lines = [
         f"kernel: {kernel.name}",
         "# Read off the compiled C (python -m tools.deployed.nests): do not edit.",
-        f"about: {section['about']}" if "about" in section else "",
+        f"about: {about}" if about else "",
         f"code_bytes: {size_bytes}",
         f"arrays: {{{', '.join(f'{array}: {indices}' for array, indices in section['arrays'].items())}}}",
         *(f"{key}: {str(section[key]).lower()}" for key in ("trans_b",) if key in section),
@@ -529,12 +545,16 @@ def main() -> int:
             cached.write_bytes(pickle.dumps((network, runs)))
     program, out = Program(Path(network)), Path(arguments.out)
     out.mkdir(parents=True, exist_ok=True)
-    for name, own in chosen(runs).items():
+    for name, own in sorted(chosen(runs).items(), key=lambda item: AS in item[0]):
         if arguments.kernels and name not in arguments.kernels:
             continue
         kernel = Kernel(name, own, program)
         print(f"{name} ({'+'.join(own[0].kernels)}): {kernel.fit()}", flush=True)
-        (out / f"{name}.yaml").write_text(written(kernel), encoding="utf-8")
+        file = out / f"{name}.yaml"
+        if kernel.error > MOST_OFF or (AS in name and kernel.like_shared()):
+            file.unlink(missing_ok=True)
+        else:
+            file.write_text(written(kernel), encoding="utf-8")
     return 0
 
 

@@ -19,12 +19,12 @@ def kernels() -> str:
     by_file: dict[str, list[str]] = defaultdict(list)
     for kernel, file in found.sources.items():
         by_file[file].append(f"`{kernel}`")
-    words = {GENERATED: "made from the tables", NONE_NEEDED: "none needed"}
+    words = {GENERATED: "generated from formulas", NONE_NEEDED: "none needed"}
     rows = [
         (words.get(file, f"`{file}`"), len(names), " ".join(names)) for file, names in sorted(by_file.items())
     ]
     refused = [(f"`{kernel}`", why) for kernel, why in found.refused.items()]
-    counted = f"{len(found.sources)} kernels have C sources in fp32; {len(refused)} kernels are refused."
+    counted = f"{len(found.sources)} kernels have C sources in fp32; refused: {len(refused)}."
     tables = table(("source", "kernels", "names"), rows), table(("refused", "why"), refused)
     return "\n\n".join((counted, *tables))
 

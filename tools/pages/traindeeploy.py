@@ -291,25 +291,27 @@ def conclusion() -> str:
     plain = [ours["peak_bytes"] / 1024 / _peak_kib(row) for row, ours in peaks]
     theirs, here = ([pair[number] for pair in _added().values()] for number in (0, 1))
     text = (
-        f"**Our steps are predicted to take {_range(shares)} of the published cycles, with a peak of "
-        f"{_range(plain)} of the published one before any search. With the published memory of "
-        f"checkpointing, their cycles rise by {100 * min(theirs):.1f} to {100 * max(theirs):.1f} % and ours "
-        f"by at most {100 * max(here):.1f} %, where a plan was found.**"
+        f"**Our steps are predicted to take {_range(shares)} of the published cycles. Their peak of memory "
+        f"is {_range(plain)} of the published one, before any search for a better plan. To fit the smaller "
+        f"memory of published checkpointing, published steps take {100 * min(theirs):.1f} to "
+        f"{100 * max(theirs):.1f} % more cycles, ours at most {100 * max(here):.1f} %, where a plan was "
+        "found.**"
     )
-    return f"{text}\n\nWhere ours are larger or slower: {'; '.join(_worse()) or 'nowhere'}.\n"
+    worse = "\n".join(f"- {line}" for line in _worse() or ["nowhere"])
+    return f"{text}\n\nWhere ours are larger or slower:\n\n{worse}\n"
 
 
 def _worse() -> list[str]:
     """Each figure of ours that is above the published one."""
     found = {
-        f"{NAMES[row['model']]} {how} takes {_percent(ours[key] / 1024 / _peak_kib(row))} of the published "
-        f"peak of {_peak_kib(row):,.0f} KiB": None
+        f"{NAMES[row['model']]} {how}: {_percent(ours[key] / 1024 / _peak_kib(row))} of the published peak "
+        f"of {_peak_kib(row):,.0f} KiB": None
         for row, ours in _of_kind("step")
         for key, how in (("peak_bytes", "without a search"), ("accumulated_bytes", "with accumulators"))
         if _peak_kib(row) and ours[key] > 1024 * _peak_kib(row)
     }
     found |= {
-        f"{_name(row)} takes {_percent(ours['cycles'] / float(row['cycles']))} of the cycles": None
+        f"{_name(row)}: {_percent(ours['cycles'] / float(row['cycles']))} of the published cycles": None
         for row, ours in _of_kind("step")
         if "cycles" in ours and ours["cycles"] > float(row["cycles"])
     }
@@ -317,12 +319,14 @@ def _worse() -> list[str]:
         for key, (how, *_) in WAYS.items():
             if key in ours and "cycles" not in ours[key]:
                 where = f"{row['peak_kib']} KiB in {ours[key]['seconds']:.0f} s"
-                found[f"no plan of {NAMES[row['model']]} ({how}) was found for {where}"] = None
+                found[f"{NAMES[row['model']]} ({how}): no plan found for {where}"] = None
     for key, (theirs, here) in _added().items():
         if here > theirs:
             row = published()[key]
-            where = f"{100 * here:.1f} % at {row['peak_kib']} KiB, published {100 * theirs:.1f} %"
-            found[f"{NAMES[row['model']]} adds {where}"] = None
+            where = (
+                f"{100 * here:.1f} % more cycles to fit {row['peak_kib']} KiB, published {100 * theirs:.1f} %"
+            )
+            found[f"{NAMES[row['model']]}: {where}"] = None
     for row, ours in _of_kind("traffic"):
         if ours["traffic_bytes"] > 1e6 * float(row["traffic_mb"]):
             moved = f"{ours['traffic_bytes'] / 1e6:.1f} MB over the uDMA, published {row['traffic_mb']}"

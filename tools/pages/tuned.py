@@ -157,7 +157,7 @@ def gains_table(rows: Sequence[Row]) -> str:
 def gains_range(rows: Sequence[Row]) -> str:
     """The smallest and the largest speed-up."""
     gains = [row.default_cycles / row.tuned_cycles for row in rows]
-    return f"{min(gains):.2f} to {max(gains):.2f} times, compared with the default schedule.\n"
+    return f"It becomes {min(gains):.2f} to {max(gains):.2f} times as fast as with the default schedule.\n"
 
 
 PAGE = Page(

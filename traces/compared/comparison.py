@@ -131,15 +131,16 @@ def compared(summaries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Co
         raise InputError(
             "a comparison needs two runs",
             where="compare",
-            cure="use two run folders: pulptrain compare RUN1 RUN2",
+            cure="use two run folders: `pulptrain compare RUN1 RUN2`",
         )
     for summary, name in zip(summaries, names, strict=True):
         check_causes(summary, name)
         if summary["model"] != summaries[0]["model"]:
             raise InputError(
-                f"the run has model {summary['model']}, but run {names[0]} has {summaries[0]['model']}",
+                f"the model of this run is '{summary['model']}', but that of run '{names[0]}' is "
+                f"'{summaries[0]['model']}'",
                 where=name,
-                cure="use runs of one model",
+                cure="use runs of the same model",
             )
     by_run = [{op_name(op): op for op in summary["ops"]} for summary in summaries]
     ops = [

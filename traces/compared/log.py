@@ -134,7 +134,8 @@ def _number(text: str, where: str, *, zero: bool = False) -> float:
     except ValueError:
         value = -1.0
     if not 0 < value <= LARGEST and not (zero and value == 0):
-        raise InputError(f"cycles must be a number above 0, not {text[:40]!r}", where=where, cure=_CURE)
+        what = f"cycles must be a number above 0, not {text[:40]!r}"
+        raise InputError(what, where=where, cure="write the measured cycles, e.g. 1250")
     return value
 
 
@@ -161,7 +162,10 @@ def _of_table(path: Path, lines: Sequence[str], columns: Sequence[str]) -> Itera
     named = [name for name in ("op", "name", "layer") if name in columns][:1]
     if not named:
         raise InputError(
-            f"the file has no column 'op', only {', '.join(columns)}", where=str(path), cure=_CURE
+            f"the column 'op' is missing; the columns are {', '.join(map(repr, columns))}",
+            where=str(path),
+            cure="name the column of ops 'op' (docs/measured-logs.md), or start from the table that "
+            "`pulptrain new measured.csv` writes",
         )
     if named == ["layer"] and "step" in columns:
         named.append("step")
@@ -179,9 +183,9 @@ def _of_table(path: Path, lines: Sequence[str], columns: Sequence[str]) -> Itera
             raise InputError(f"the file is not valid CSV: {error}", where=where, cure=_CURE) from None
         if len(cells) != len(columns):
             raise InputError(
-                f"the row has {len(cells)} fields, the header has {len(columns)} columns",
+                f"the row has {len(cells)} fields, but the header has {len(columns)}",
                 where=where,
-                cure=_CURE,
+                cure=f"give the row {len(columns)} fields: {','.join(columns)}",
             )
         row = dict(zip(columns, cells, strict=True))
         if row["cycles"]:

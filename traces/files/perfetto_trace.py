@@ -69,7 +69,9 @@ def write_perfetto(
     """
     if clock_hz <= 0:
         raise InputError(
-            f"the clock is {clock_hz} Hz", where="clock.cluster_hz", cure="use a clock above 0 Hz"
+            f"the clock is {clock_hz} Hz, but must be above 0",
+            where="clock.cluster_hz",
+            cure="use e.g. 50MHz",
         )
     ordered = sorted_slices(slices)
     check_overlap(ordered)

@@ -114,9 +114,9 @@ def _row(event: Slice) -> dict[str, str | int]:
 def _slice(row: Mapping[str, Any], where: str) -> Slice:
     number = {name: whole_number(row[name], name, where) for name in COLUMNS if name not in _TEXT}
     if number["start_cycles"] < 0:
-        raise InputError("start_cycles is below 0", where=where, cure=AGAIN)
+        raise InputError("'start_cycles' is negative", where=where, cure=AGAIN)
     if number["end_cycles"] < number["start_cycles"]:
-        raise InputError("end_cycles is below start_cycles", where=where, cure=AGAIN)
+        raise InputError("'end_cycles' is before 'start_cycles'", where=where, cure=AGAIN)
     stalls = tuple((word, number[f"{word}_cycles"]) for word in STALLS if number[f"{word}_cycles"])
     return Slice(
         track=str(row["track"]),
@@ -184,5 +184,5 @@ def _needs_pyarrow(path: Path) -> InputError:
     return InputError(
         "reading Parquet needs pyarrow, which is not installed",
         where=str(path),
-        cure="run pip install 'pulptrain[tables]', or use the CSV table",
+        cure="run `pip install 'pulptrain[tables]'`, or use the CSV table",
     )

@@ -172,7 +172,7 @@ def _peaks(blocks: Sequence[MemoryBlock]) -> dict[str, int]:
         if any(block.level == level for block in blocks)
     }
     if not peaks:
-        raise InputError("the run has no memory map", cure=AGAIN)
+        raise InputError("the run has no memory map", where="memory.csv", cure=AGAIN)
     return peaks
 
 

@@ -58,7 +58,8 @@ class TimeAxis(Struct, frozen=True):
                 f"the window from cycle {start} to {end} is empty", cure="use start < end, in cycles"
             )
         if clock_hz <= 0:
-            raise InputError(f"the clock is {clock_hz} Hz", cure="use a clock above 0 Hz")
+            what = f"the clock is {clock_hz} Hz, but must be above 0"
+            raise InputError(what, where="clock.cluster_hz", cure="use e.g. 50MHz")
         widest = max(map(paper.inches, labels), default=0.0)
         left = widest + TICK_INCHES + (paper.line_inches if named else 0.0) + 0.04
         left = math.ceil(left * paper.dpi) / paper.dpi

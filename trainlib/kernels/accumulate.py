@@ -32,7 +32,8 @@ def accumulating(nest: Nest, where: str) -> Nest:
     body = rewriter.block(nest.body)
     if not rewriter.loads and any(access.array == RESULT for access in nest.accesses):
         raise ConfigError(
-            "the kernel cannot add to C: no loop over k that sums products is followed by a store to C",
+            "--add-to-c needs a kernel that sums products in a loop over k and then stores the sum to C; "
+            "this kernel does not",
             where=where,
             cure="remove --add-to-c, or use another kernel",
         )

@@ -53,7 +53,7 @@ def _line(line: str, where: str) -> str:
         code = code[label.end() :]
     if not code or (code.startswith(".") and not note):
         if note and not _STRUCTURE.match(note):
-            cure = "write for NAME in FIRST..END {, if (CONDITION) {, } else { or }"
+            cure = "use one of `for NAME in FIRST..END {`  `if (CONDITION) {`  `} else {`  `}`"
             raise ConfigError(f"invalid annotation '#@ {note}'", where=where, cure=cure)
         return note
     mnemonic, _, operands = code.partition(" ")

@@ -188,7 +188,7 @@ def loop_work(
     kernel = library.kernel(codegen, name)
     if not is_free_loop(kernel.header):
         raise InputError(
-            f"kernel '{name}' uses several indices for an array",
+            f"kernel '{name}' accesses an array with several indices, but only one is supported here",
             where="kernel",
             cure="write one flat index per array in the kernel file",
         )
@@ -274,4 +274,5 @@ def positive(where: str, **sizes: int) -> None:
     """Raise InputError for a size that is no positive integer."""
     for name, value in sizes.items():
         if type(value) is not int or value < 1:
-            raise InputError(f"{name} is {value!r}, not 1 or more", where=where, cure="use 1, 2, 3 ...")
+            what = f"{name} is {value!r}, but must be a whole number of 1 or more"
+            raise InputError(what, where=where, cure=f"use {name} = 1 or more")

@@ -29,8 +29,10 @@ A folder may also hold `codegen.yaml` with `base` (a codegen whose kernels are t
 `trainlib.kernels.transform`) and `without` (kernels of the base that do not run on this core, optional); its
 own kernel files then replace those of the base, untransformed. That is the one rule for a kernel a codegen
 has no file of: the base's, transformed. `estimates: true` says that kernels so made stand in for code of
-another compiler; `measured` lists those of them that have rows of their own. `waits_for_code: true` says that
-its kernels contain the wait for their own code already, as they were fitted to first calls.
+another compiler; `measured` lists those of them that have rows of their own. `compiled` names another codegen
+of the same compiler, whose files stand in for kernels of the base that no row has, and with them those of
+their forms. `waits_for_code: true` says that its kernels contain the wait for their own code already, as they
+were fitted to first calls.
 """
 
 from __future__ import annotations
@@ -67,6 +69,9 @@ _OPTIONAL = (
 )
 FP32_BYTES = 4
 """Bytes of an element of a kernel, if its file does not say otherwise."""
+
+AS = "_as_"
+"""In the name of a form: what is computed, and whose nest was its price."""
 
 MOST_CODE_BYTES = 1 << 20
 """Size of the machine code of one kernel."""
@@ -223,8 +228,6 @@ class _Source(Struct, frozen=True):
     transform: Transform
     origin: Origin
     described: int = 0
-    code_bytes: int = 0
-    """What its codegen says of the size of its code, 0 if that is as in the file."""
 
 
 WORDS: Mapping[int, str] = {1: "fp8", 2: "fp16"}
@@ -261,6 +264,8 @@ class KernelLibrary:
         self._named: dict[tuple[str, str, int], str] = {}
         self._names: tuple[str, ...] | None = None
         self._with_rows: dict[str, bool] = {}
+        self._compiled: dict[str, dict[str, _Source]] = {}
+        """Of codegens that name another as `compiled`, the files of that."""
 
     def codegen_names(self) -> tuple[str, ...]:
         """Names of all codegen profiles, sorted."""
@@ -275,6 +280,16 @@ class KernelLibrary:
     def has(self, codegen: str, name: str) -> bool:
         """Whether a codegen has a kernel of this name. Raises InputError for an unknown codegen."""
         return name in self._find(codegen)
+
+    def form(self, codegen: str, name: str, form: str) -> str:
+        """`form` if the codegen has a nest of that form of the kernel, else `name`. Raises InputError."""
+        if form in self._find(codegen):
+            return form
+        compiled = self._compiled.get(codegen, {})
+        if form not in compiled:
+            return name
+        taken = name in compiled and self._source(codegen, name).file == compiled[name].file
+        return form if taken or AS in form else name
 
     def waits_for_code(self, codegen: str) -> bool:
         """Whether the kernels of a codegen contain the wait for their own code. Raises InputError."""
@@ -320,8 +335,6 @@ class KernelLibrary:
             if source.described:
                 about = f"described, {header.name} with narrower accesses: {header.about}"
                 header = replace(header, name=name, element_bytes=source.described, about=about)
-            if source.code_bytes:
-                header = replace(header, code_bytes=source.code_bytes)
             self._headers[codegen, name] = header
         return header
 
@@ -358,8 +371,8 @@ class KernelLibrary:
             name_there = sibling(name, element_bytes)
         if header.element_bytes == element_bytes:
             name_there = name
-        if name_there and (
-            name_there in self._find(codegen) or self._described(codegen, name_there) is not None
+        if name_there == name or (
+            name_there and (name_there in self._find(codegen) or self._described(codegen, name_there))
         ):
             self._named[key] = name_there
             return name_there
@@ -409,6 +422,12 @@ class KernelLibrary:
     def _source(self, codegen: str, name: str) -> _Source:
         sources = self._find(codegen)
         source = sources.get(name) or self._described(codegen, name)
+        compiled = self._compiled.get(codegen, {}).get(name)
+        if compiled is not None and source is not None and source.file != compiled.file:
+            if source.origin.how != CHANGED or "measured" in read_section(source.file).values:
+                return source
+            source = sources[name] = replace(compiled, origin=source.origin)
+        source = source or compiled
         if source is None:
             raise InputError(
                 f"codegen '{codegen}' has no kernel '{name}'", where="kernel", cure=suggestion(name, sources)
@@ -418,10 +437,9 @@ class KernelLibrary:
     def _described(self, codegen: str, name: str) -> _Source | None:
         """What stands in for a kernel for narrow elements that the codegen has no file of."""
         origin = _origin(name)
-        source = self._find(codegen).get(origin[0]) if origin else None
-        if origin is None or source is None:
+        if origin is None or origin[0] not in self._find(codegen):
             return None
-        header = self.header(codegen, origin[0])
+        source, header = self._source(codegen, origin[0]), self.header(codegen, origin[0])
         if header.element_bytes != FP32_BYTES or "listing" in header.section.values:
             return None
         narrow, wide = narrowed(origin[1]), source.transform
@@ -459,24 +477,25 @@ class KernelLibrary:
         inherited: dict[str, _Source] = {}
         base = ""
         if profile.is_file():
-            base, transform, without, listed, shared, sizes = _read_profile(profile)
-            if base not in self.codegen_names() or base == codegen:
-                raise ConfigError(
-                    f"unknown codegen '{base}' in 'base'",
-                    where=str(profile),
-                    cure=suggestion(base, self.codegen_names()),
-                )
+            base, transform, without, listed, shared, compiled = _read_profile(profile)
+            for key, named in (("base", base), ("compiled", compiled or base)):
+                if named not in self.codegen_names() or named == codegen:
+                    raise ConfigError(
+                        f"unknown codegen '{named}' in '{key}'",
+                        where=str(profile),
+                        cure=suggestion(named, self.codegen_names()),
+                    )
+            if compiled:
+                self._compiled[codegen] = {
+                    name: _Source(file, TRANSFORMS["none"], Origin(OWN))
+                    for name, file in _kernel_files(self._root.joinpath(compiled)).items()
+                }
             how = SHARED if shared else CHANGED
             inherited = {
-                name: _Source(
-                    file,
-                    transform,
-                    Origin(how, base, name, listed=name in listed),
-                    code_bytes=sizes.get(name, 0),
-                )
+                name: _Source(file, transform, Origin(how, base, name, listed=name in listed))
                 for name, file in _kernel_files(self._root.joinpath(base)).items()
             }
-            for key, names in (("without", without), ("measured", listed), ("code_bytes", tuple(sizes))):
+            for key, names in (("without", without), ("measured", listed)):
                 for name in names:
                     if name not in inherited or (key != "without" and name in files):
                         raise ConfigError(
@@ -508,21 +527,14 @@ def _is_codegen(item: Traversable) -> bool:
 
 def _read_profile(
     file: Traversable,
-) -> tuple[str, Transform, tuple[str, ...], tuple[str, ...], bool, Mapping[str, int]]:
-    """Base, transform, kernels of the base left out, those with rows here, whether all are its code, and
-    bytes of code that are not as in the base."""
+) -> tuple[str, Transform, tuple[str, ...], tuple[str, ...], bool, str]:
+    """Base, transform, kernels of the base left out, those with rows here, whether all are its code, and the
+    codegen that is `compiled` or ""."""
     section = read_section(file)
     section.check(
         ("base", "transform"),
-        ("about", "without", "estimates", "measured", "waits_for_code", "code_bytes"),
+        ("about", "without", "estimates", "measured", "waits_for_code", "compiled"),
     )
-    sizes: dict[str, int] = {}
-    if "code_bytes" in section.values:
-        part = _part(section, "code_bytes")
-        for kernel, size in part.values.items():
-            if type(size) is not int or not 0 < size <= MOST_CODE_BYTES:
-                raise _unfit(part, kernel, f"a whole number of bytes from 1 to {MOST_CODE_BYTES}")
-            sizes[kernel] = size
     name = str(section.values["transform"])
     if name not in TRANSFORMS:
         raise ConfigError(
@@ -533,7 +545,8 @@ def _read_profile(
     if type(estimates) is not bool:
         raise _unfit(section, "estimates", "true or false")
     shared = name == "none" and not estimates
-    return str(section.values["base"]), TRANSFORMS[name], without, listed, shared, sizes
+    compiled = str(section.values.get("compiled", ""))
+    return str(section.values["base"]), TRANSFORMS[name], without, listed, shared, compiled
 
 
 def _header(file: Traversable, codegen: str) -> Header:

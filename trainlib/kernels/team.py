@@ -51,10 +51,14 @@ def team_work(
     narrower than the kernel's accesses; ConfigError for a name or array the nest uses and the call lacks.
     """
     kernel = library.named(codegen, kernel, element_bytes)
-    own = library.has(codegen, form) and element_bytes == FP32_BYTES
-    nest = library.kernel(codegen, form if own else kernel, accumulate)
+    wide = form and element_bytes == FP32_BYTES
+    nest = library.kernel(codegen, library.form(codegen, kernel, form) if wide else kernel, accumulate)
     if type(cores) is not int or cores < 1:
-        raise InputError(f"the number of cores is {cores!r}", where=nest.name, cure="use 1 core or more")
+        raise InputError(
+            f"the number of cores is {cores!r}, but must be 1 or more",
+            where=nest.name,
+            cure="use 1 core or more",
+        )
     names_per_core = tuple([tuple(names.items()) for names in per_core])
     team = _team(
         library, kernel, nest, tuple(sizes.items()), tuple(arrays.items()), cores, macs, names_per_core

@@ -97,7 +97,7 @@ def _check(spec: LayerSpec, where: str) -> None:
     if spec.trainable is not True or spec.update_channels is not None:
         key = "update_channels" if spec.update_channels is not None else "trainable"
         raise ConfigError(
-            f"'{key}' contradicts 'adapter', which freezes the weights of the layer",
+            f"'{key}' cannot be used with 'adapter', which freezes the weights of the layer",
             where=where,
             cure=f"remove '{key}' or 'adapter'",
         )

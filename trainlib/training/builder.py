@@ -37,6 +37,7 @@ from trainlib.training.built_layer import (
     expanded,
     gradient_name,
     inserted,
+    last_version,
     shared_parameters,
     where_of,
 )
@@ -252,10 +253,10 @@ class GraphBuilder:
             if role in scales:
                 roles[role + SCALE] = self.add(Tensor(name + SCALE, scales[role], "buffer"))
         for role, buffer in plan.buffers.items():
-            name = self.add(
-                Tensor(f"{spec.name}.{role}", buffer.shape, "buffer", buffer.dtype, initial=buffer.initial)
-            )
-            roles[role] = name
+            name = f"{spec.name}.{role}"
+            tensor = Tensor(name, buffer.shape, "buffer", buffer.dtype, initial=buffer.initial)
+            lent = last_version(shared[role][0], self.tensors) if role in shared else ""
+            roles[role] = lent or self.add(tensor)
             roles[f"{role}_updated"] = f"{name}_updated"
         for role, random in plan.randoms.items():
             name = f"{spec.name}.{role}"
@@ -439,7 +440,7 @@ class GraphBuilder:
             if expected == 1:
                 complete[tensor] = parts[0]
             return
-        from trainlib.primitives.optimizers import accumulate
+        from trainlib.primitives.optimizers import gradient_ops
 
         number = expected - len(parts)
         first, second = parts[0], parts[-1]
@@ -451,10 +452,10 @@ class GraphBuilder:
         self.add(replace(source, name=total, alias_of=None if shared else first))
         self.emit(
             tensor.removesuffix(".out") + (f".{number}" if number else ""),
-            accumulate.PRIMITIVE.name,
-            accumulate.PRIMITIVE.step,
+            gradient_ops.ADDED.name,
+            gradient_ops.ADDED.step,
             {"a": first, "b": second, "sum": total},
-            {VARIANT: self.variant} if self.variant in accumulate.PRIMITIVE.variant_names else {},
+            {VARIANT: self.variant} if self.variant in gradient_ops.ADDED.variant_names else {},
         )
         parts[0] = total
         if number == 0:

@@ -103,7 +103,7 @@ def _read(builder: GraphBuilder, spec: ModelSpec, loss: LossSpec, made: Made, te
     last = spec.layers[-1].name
     if loss.of is None and len(made[last]) != 1:
         raise ShapeError(
-            "the last layer has several outputs, so the loss needs 'of'",
+            "the last layer has several outputs, so the loss must name one of them in 'of'",
             where=where_of(spec.layers[-1]),
             cure=f"add 'of: {last}.1' (or another output) to the loss",
         )

@@ -61,7 +61,11 @@ def with_variant(op: Op, name: str) -> Op:
     """The op in a variant. Raises `InputError` if it cannot be."""
     variants = variants_of(op)
     if not variants:
-        raise InputError("the op has one implementation only", where=op.name, cure=_before_the_graph(op))
+        raise InputError(
+            "the op has only one implementation, so none can be chosen",
+            where=op.name,
+            cure=_before_the_graph(op),
+        )
     if name not in variants:
         several = name in WAYS and op.attributes.get("groups", 1) > 1
         why = " with several groups" if several else ""

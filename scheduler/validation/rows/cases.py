@@ -104,6 +104,10 @@ class Case(Struct, frozen=True):
         """An error that names this row."""
         return InputError(f"row '{self.id}': {message}", where=self.where, cure=cure)
 
+    def not_modelled(self, why: str) -> InputError:
+        """The error of a row that nothing predicts; published files have many."""
+        return self.error(f"cannot be predicted: {why}", "use --keep-going to predict the other rows")
+
 
 class Selection(Struct, frozen=True):
     """Keep the rows whose `column` holds one of `values`."""
@@ -117,7 +121,9 @@ def parse_selection(text: str) -> Selection:
     column, separator, values = text.partition("=")
     if not separator or not column.strip():
         raise InputError(
-            f"cannot read {text!r}", where="--where", cure="write COLUMN=VALUE, e.g. codegen=asm-xpulp"
+            f"{text!r} is not COLUMN=VALUE",
+            where="--where",
+            cure="write COLUMN=VALUE, e.g. codegen=asm-xpulp",
         )
     return Selection(column.strip(), tuple(value.strip() for value in values.split(",")))
 
@@ -266,5 +272,5 @@ def _value(cells: Mapping[str, str], column: Column, where: str, name: str) -> s
             raise ConfigError(message, where=where, cure=f"write {column.least} to {column.most}")
     if column.choices and value not in column.choices:
         choices = ", ".join(str(choice) or "(empty)" for choice in column.choices)
-        raise ConfigError(f"{row}: '{text}' is unknown", where=where, cure=f"use one of {choices}")
+        raise ConfigError(f"{row}: unknown value '{text}'", where=where, cure=f"use one of {choices}")
     return value

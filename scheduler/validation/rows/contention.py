@@ -91,7 +91,8 @@ def predict(case: Case) -> Prediction:
     timing = machine_of(case, l1_bytes=moved_bytes, l2_bytes=moved_bytes)
     if cores >= timing.cores:
         raise case.error(
-            f"{cores} cores are too many besides the master", f"use {timing.cores} cores in total"
+            f"{cores} cores of traffic are too many: with the master, the cluster has {timing.cores}",
+            f"use at most {timing.cores - 1}",
         )
     alone: list[Action] = [
         DmaStart(0, commands=(Command(to_l1, 0, "l2", 0, size_bytes),)),

@@ -90,7 +90,7 @@ def predict(case: Case) -> Prediction:
     """
     test = case.text("test")
     if test in NOT_MODELLED:
-        raise case.error(NOT_MODELLED[test], "leave out the row (docs/validation.md lists the limits)")
+        raise case.not_modelled(NOT_MODELLED[test])
     if test in L2_ACCESSES:
         return Prediction(_accesses(case, L2_ACCESSES[test]))
     return Prediction(_transfers(case, test))

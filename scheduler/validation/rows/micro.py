@@ -17,6 +17,7 @@ from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.isa import CoreWork, Instruction, Loop, Node, Op, Stream, TeamWork
 from arch.spec.soc_config import with_values
 from arch.spec.timing import IcacheTiming, SocTiming
+from configs.suggest import suggestion
 from configs.values import Struct, replace
 from scheduler.validation.rows import micro_sync
 from scheduler.validation.rows.cases import CORES, MACHINE_COLUMNS, Case, Column
@@ -276,7 +277,7 @@ def predict(case: Case) -> Prediction:
     """Cycles of all operations of a row, on the slowest core; in group multi_min on the fastest."""
     group, name, cores = case.text("group"), case.text("name"), case.number("cores")
     if name in NOT_MODELLED:
-        raise case.error(NOT_MODELLED[name], micro_sync.CURE)
+        raise case.not_modelled(NOT_MODELLED[name])
     timing = machine_of(case)
     if group in micro_sync.GROUPS:
         return Prediction(micro_sync.predict(case, timing))
@@ -286,7 +287,7 @@ def predict(case: Case) -> Prediction:
     if group not in GROUPS or name not in operations:
         raise case.error(
             f"group '{group}' has no operation '{name}' in the model",
-            "use a name of scheduler/validation/rows/micro.py",
+            suggestion(name, operations),
         )
     if case.number("n") > MAX_OPERATIONS:
         raise case.error(

@@ -31,10 +31,8 @@ GROUPS = ("sync", "offload")
 COLD = "measured with cold caches on one core; the file does not specify the fetched code"
 """Why rows of group sync on one core have no model."""
 
-CURE = "use --keep-going to predict the other rows"
-
 NOT_MODELLED = {
-    "fc_fetch_en_write_to_core0_main(cold I$)": "it starts a cluster that is off; in a program it runs",
+    "fc_fetch_en_write_to_core0_main(cold I$)": "it starts the cluster, which runs already in the simulator",
     "fc_event_write_to_core0_wake": "part of fc.offload_cycles, which the model does not split",
 }
 """Name of a row -> why it has no model."""
@@ -76,14 +74,14 @@ def predict(case: Case, timing: SocTiming) -> int:
     name, on_rtl = case.text("name"), bool(case.cells.get(BUILD))
     rows = RTL_ROWS if on_rtl else ROWS
     if on_rtl and name in RTL_NOT_MODELLED:
-        raise case.error(RTL_NOT_MODELLED[name], CURE)
+        raise case.not_modelled(RTL_NOT_MODELLED[name])
     play = rows.get(name)
     if play is None:
         raise case.error(
             f"group '{case.text('group')}' has no row '{name}' in the model", f"use one of {', '.join(rows)}"
         )
     if case.text("group") == "sync" and case.number("cores") == 1 and not on_rtl:
-        raise case.error(COLD, CURE)
+        raise case.not_modelled(COLD)
     if case.number("n") > MAX_OPERATIONS:
         raise case.error(
             f"{case.number('n')} operations are too many", f"use at most {MAX_OPERATIONS} per row"

@@ -87,19 +87,15 @@ FIRST_LINE = 1 << 12
 _DMA = re.compile(r"(?:(\d+)x )?(in|out|in/out)(2D)? ?(\d+)(K| B)(?: line (\d+))?(?:\+(in|out)(\d+)K)?")
 
 
-OTHERS = "use --keep-going to list such rows and to predict the others"
-"""The cure of a row that is not modelled: the published file has many."""
-
-
 def predict(case: Case) -> Prediction:
     """Cycles of the row."""
     if case.number("prefetch"):
-        raise case.error("the prefetch register is not modelled", OTHERS)
+        raise case.not_modelled("pulptrain does not model the prefetch register")
     group = case.text("group")
     if group == "order":
         return Prediction(_order(case))
     if group == "platform" or case.text("code") not in OWN_CYCLES:
-        raise case.error(f"pulptrain does not model group {group}, code {case.text('code')}", OTHERS)
+        raise case.not_modelled(f"pulptrain does not model group {group}, code {case.text('code')}")
     if group == "dma":
         return Prediction(_beside_dma(case))
     return Prediction(_walked(case))

@@ -227,7 +227,7 @@ def _picture(folder: Path, name: str) -> tuple[str, ...]:
     [
         (lambda data: data.replace(b",", b",\xff", 1), "is not UTF-8 text"),
         (lambda data: data.replace(b"\n", b"\n" + b"x" * 200_000, 1), "field larger than field limit"),
-        (lambda data: data + b"\n1,2\n", "the row does not have"),
+        (lambda data: data + b"\n1,2\n", "the row has"),
         (lambda data: re.sub(rb",\d+,", b",nan,", data), "must be a whole number"),
         (lambda data: re.sub(rb",\d+,", b"," + b"9" * 5000 + b",", data), "above"),
         (lambda data: b"", "no column"),
@@ -332,10 +332,10 @@ def test_an_empty_name_of_a_file_or_folder_is_refused_by_its_option(name: str, c
             flag = option.opts[0]
             said = refused(capsys, name, *words, flag, "")
             assert said.startswith(
-                f"pulptrain: error: {flag}: the value is empty, but must be a name\n  try: {flag} "
+                f"pulptrain: error: {flag}: the name of the file or folder is empty\n  try: use {flag} "
             )
 
 
 def test_an_empty_name_is_refused_from_python_too() -> None:
-    with pytest.raises(InputError, match="--schedule: the value is empty, but must be a name"):
+    with pytest.raises(InputError, match="--schedule: the name of the file or folder is empty"):
         pt.run("simple-mlp", schedule="")

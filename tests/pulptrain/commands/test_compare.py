@@ -127,11 +127,11 @@ def test_runs_that_cannot_be_compared(
     for arguments, told in (
         ([three[0]], "a comparison needs two runs"),
         ([three[0], str(tmp_path)], "cannot read"),
-        ([three[0], other], "other: the run has model n, but run a has m"),
+        ([three[0], other], "other: the model of this run is 'n', but that of run 'a' is 'm'"),
         ([three[0], old], "old: the summary of the run lacks the causes of lost cycles"),
         ([three[0], empty], "empty: the summary of the run lacks the causes of lost cycles"),
         ([three[0], truncated], "truncated/summary.json: the file is not valid JSON"),
-        ([foreign, three[0]], "foreign/summary.json: the run folder lacks model, soc"),
+        ([foreign, three[0]], "foreign/summary.json: keys are missing: 'model', 'soc'"),
         ([three[0], str(tmp_path / "none")], "compare: the file or folder "),
         ([str(log), three[0]], "log.txt: a measured log can be compared with one run only"),
         ([*three, str(log)], "log.txt: a measured log can be compared with one run only"),
@@ -141,8 +141,8 @@ def test_runs_that_cannot_be_compared(
         ([*three, "--in-l1"], "--in-l1: the option applies to the comparison with a measured log only"),
         ([*three, "--out", "picture.txt"], "--out: the picture format of 'picture.txt' is unknown"),
         ([*three, "--out", str(notes)], "nothing was overwritten"),
-        ([*three, "--fail-above", "much"], "--fail-above: cannot read 'much'"),
-        ([*three, "--fail-above", "-1%"], "--fail-above: cannot read '-1%'"),
+        ([*three, "--fail-above", "much"], "--fail-above: 'much' is not a percentage"),
+        ([*three, "--fail-above", "-1%"], "--fail-above: '-1%' is not a percentage"),
         ([*three, "--top", "0"], "--top: the number of rows is 0"),
     ):
         assert run(["compare", *arguments]) == 2, arguments

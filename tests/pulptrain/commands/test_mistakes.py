@@ -93,12 +93,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "run simple-mlp tutorial-cnn",
             "pulptrain run: unexpected word 'tutorial-cnn'",
-            "put a text with spaces in quotes; see pulptrain run -h",
+            "put a text with spaces in quotes; see `pulptrain run -h`",
         ),
         (
             "run pulp-open",
             "'pulp-open' is a SoC, not a model",
-            "use a model (`pulptrain list models`), e.g. pulptrain run tutorial-cnn --soc pulp-open",
+            "use a model (`pulptrain list models`), e.g. `pulptrain run tutorial-cnn --soc pulp-open`",
         ),
         (
             "run simple-mlp --soc simple-mlp",
@@ -139,7 +139,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "primitive conv2d --shape 3,8,8",
-            "--shape: cannot read '3,8,8'",
+            "--shape: '3,8,8' is not a shape",
             "3x8x8",
         ),
         (
@@ -164,7 +164,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "run simple-mlp --kernel mm=fc1.FW",
-            "simple-mlp: no op or step 'mm' offers a choice of kernels",
+            "simple-mlp: 'mm' is neither an op nor a step with a choice of kernels",
             "write the op first: --kernel fc1.FW=mm",
         ),
         (
@@ -191,17 +191,18 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "run simple-mlp --resident all",
             "--resident: simple-mlp has no tensor 'all'",
-            "use auto (tensors that save cycles), or names: TENSOR,TENSOR@OP..OP",
+            "use auto (tensors that save cycles), or names of tensors: fc.weight, or "
+            "fc.weight@fc.FW..fc.IG for the ops from fc.FW to fc.IG only",
         ),
         (
             "show stall",
-            "show: 'stall' is a group of names; show takes one name of the group",
+            "show: 'stall' is a group of names, but one name is needed",
             f"use one of {STALLS}",
         ),
         (
             "show kernels",
-            "show: 'kernels' is a group of names; show takes one name of the group",
-            "use a name of `pulptrain list kernels`",
+            "show: 'kernels' is a group of names, but one name is needed",
+            "use a name that `pulptrain list kernels` prints",
         ),
         (
             "primitive conv2d",
@@ -289,9 +290,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("run group.yaml", "group.yaml:4: unknown layer 'fcc'", "use 'fc'"),
         (
             "run groups.yaml",
-            "groups.yaml:4: item 1 of 'groups' of optimizer 'sgd' is the text 'fc': input should be a valid "
-            "dictionary",
-            "a mapping: {key: value}",
+            "groups.yaml:4: item 1 of 'groups' of optimizer 'sgd' is the text 'fc', but must be a mapping: "
+            "{key: value}",
+            "use a mapping: {key: value}",
         ),
         (
             "run pair.yaml",

@@ -107,7 +107,7 @@ def test_values_of_the_user_s_own_are_what_is_computed(values, capsys) -> None:
     [
         ({"y": np.ones(8)}, "unknown tensor 'y'"),
         ({"x": np.ones(8)}, r"'x' has shape \(8,\), but must have shape \(1, 8\)"),
-        ({"x": np.array([["a"] * 8])}, "'x' has dtype <U1"),
+        ({"x": np.array([["a"] * 8])}, "'x' must hold real numbers, but has dtype <U1"),
     ],
 )
 def test_values_that_do_not_fit_are_refused(arrays, message: str, values, capsys) -> None:

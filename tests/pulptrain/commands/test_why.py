@@ -151,7 +151,7 @@ def test_runs_that_cannot_be_explained(
     for content, told in (
         (None, "cannot read"),
         ("{", "is not valid JSON"),
-        (json.dumps({"cycles": 3}), "the run folder lacks model, soc, cluster_hz"),
+        (json.dumps({"cycles": 3}), "keys are missing: 'model', 'soc', 'cluster_hz'"),
         (json.dumps(without), "lacks the causes of lost cycles"),
         (json.dumps(wrong), "lacks the causes of lost cycles"),
         (json.dumps({**summary, "cores": 0}), "lacks the causes of lost cycles"),

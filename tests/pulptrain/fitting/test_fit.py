@@ -228,7 +228,7 @@ def test_with_room_for_everything_nothing_is_decided() -> None:
             "too small to train any parameters of simple-mlp: even inference needs",
         ),
         (["--deadline", "1kcycles"], 2, "cycles even with all data in L2, but the deadline is 1,000"),
-        (["--deadline", "soon"], 2, "cannot read 'soon'"),
+        (["--deadline", "soon"], 2, "'soon' is not a number of cycles"),
         (["--objective", "energy"], 2, "pulp-open has no energy coefficients"),
         (["--allow", "magic"], 2, "unknown change 'magic'"),
         (["--train", "fc7"], 2, "unknown layer 'fc7'"),

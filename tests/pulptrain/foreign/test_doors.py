@@ -231,7 +231,8 @@ def test_values_are_looked_at_where_no_number_is_computed_too(folder, capsys, mo
     [
         (
             "what-if out",
-            "out is a folder of results, not a model\n  try: use its model, simple-mlp; or pulptrain why",
+            "out is a folder of results, not a model\n  try: use the model of that run, simple-mlp; or to "
+            "look at the results, run `pulptrain why",
         ),
         ("run .", ". is a folder, not a model"),
         ("tune spec.yaml", "spec.yaml is an exploration, not a model\n"),

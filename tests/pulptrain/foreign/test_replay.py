@@ -412,6 +412,55 @@ def test_a_test_of_a_kernel_is_replayed_node_by_node(
     assert "outputs.npz has 1 arrays, the graph has 2 outputs" in row["reason"]
 
 
+def test_gradients_and_lookups_of_kernels_need_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A loss and a pool without their forward ops, and a vector of numbers of rows."""
+    import torch
+
+    nodes = [
+        node("com.microsoft:MSELossGrad", ["a", "b"], ["da"], reduction="sum"),
+        node("com.microsoft:MaxPoolGrad", ["dy", "x"], ["dx"], kernel_shape=[2, 2], strides=[2, 2]),
+        node("Gather", ["table", "numbers"], ["rows"]),
+    ]
+    shapes = {"a": [3, 4], "b": [3, 4], "dy": [1, 2, 2, 3], "x": [1, 2, 4, 6], "table": [5, 2]}
+    inputs = [*(value(name, shape) for name, shape in shapes.items()), value("numbers", [7], "int64")]
+    outputs = [value("da", [3, 4]), value("dx", [1, 2, 4, 6]), value("rows", [7, 2])]
+    saved(tmp_path, model(nodes, inputs, outputs), "network.onnx")
+    rng = np.random.default_rng(0)
+    fed: dict[str, Any] = {
+        name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()
+    }
+    fed["numbers"] = rng.integers(0, 5, 7)
+    x = torch.tensor(fed["x"], requires_grad=True)
+    torch.nn.functional.max_pool2d(x, 2).backward(torch.tensor(fed["dy"]))
+    rows = fed["table"][fed["numbers"]]
+    np.savez(tmp_path / "inputs.npz", **fed)
+    np.savez(tmp_path / "outputs.npz", da=2 * (fed["a"] - fed["b"]), dx=x.grad.numpy(), rows=rows)
+    (row,) = replayed(capsys, 0, tmp_path)
+    assert (row["status"], row["nodes"]) == ("right", 3)
+    np.savez(tmp_path / "inputs.npz", **fed | {"a": fed["a"][:2]})
+    (row,) = replayed(capsys, 2, tmp_path)
+    assert "'a' has shape [2, 4], not [3, 4]" in row["reason"]
+
+
+def test_a_graph_without_a_batch_is_one_sample_where_nothing_trains(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cuts = {"from": np.array([5]), "to": np.array([0]), "of": np.array([0]), "by": np.array([-2])}
+    made = model(
+        [node("Slice", ["x", *cuts], ["y"])], [value("x", [6, 4])], [value("y", [3, 4])], cuts, opset=13
+    )
+    path = saved(tmp_path, made, "network.onnx")
+    x = np.arange(24, dtype=np.float32).reshape(6, 4)
+    np.savez(tmp_path / "inputs.npz", x=x)
+    np.savez(tmp_path / "outputs.npz", y=x[5:0:-2])
+    (row,) = replayed(capsys, 0, tmp_path)
+    assert row["status"] == "right"
+    assert run(["run", str(path), "--no-functional"]) == 2
+    assert "preserves the batch" in capsys.readouterr().err
+
+
 def test_inputs_of_a_kernel_are_those_with_numbers_and_a_graph_needs_outputs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

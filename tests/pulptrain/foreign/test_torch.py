@@ -62,9 +62,9 @@ def test_a_file_is_not_run_unless_it_is_asked_for_in_that_form(net, name, capsys
 
 BAD = {
     "no shape": (["net.py:Net"], "e.g. --input 1,3,32,32"),
-    "a shape that is none": (["net.py:Net", "--input", "1,x"], "cannot read the shape '1,x'"),
+    "a shape that is none": (["net.py:Net", "--input", "1,x"], "'1,x' is not a shape"),
     "a shape without a batch": (["net.py:Net", "--input", "6"], "batch first"),
-    "a size of 0": (["net.py:Net", "--input", "0,6"], "cannot read the shape"),
+    "a size of 0": (["net.py:Net", "--input", "0,6"], "'0,6' is not a shape"),
     "too large a shape": (["net.py:Net", "--input", "999999999,999999999,99"], "elements"),
     "a shape it does not take": (["net.py:Net", "--input", "1,7"], "torch.export cannot capture"),
     "a name that is not there": (["net.py:Nets", "--input", "1,6"], "net.py has no Nets"),
@@ -74,7 +74,10 @@ BAD = {
     "no name": (["net.py", "--input", "1,6"], "net.py:broken"),
     "an unknown loss": (["net.py:Net", "--input", "1,6", "--loss", "cross_entropi"], "cross_entropy"),
     "an unknown optimizer": (["net.py:Net", "--input", "1,6", "--optimizer", "sdg lr=1"], "sgd"),
-    "an option that is none": (["net.py:Net", "--input", "1,6", "--optimizer", "sgd lr"], "cannot read 'lr'"),
+    "an option that is none": (
+        ["net.py:Net", "--input", "1,6", "--optimizer", "sgd lr"],
+        "'lr' in 'sgd lr' is not KEY=VALUE",
+    ),
     "a shape of a model file": (["tutorial-cnn", "--input", "1,8,8,8"], "already specifies"),
 }
 

@@ -257,7 +257,7 @@ def test_wrong_parts_of_a_network_are_refused_at_the_line_of_the_script(make: ob
     ("change", "message"),
     [
         ({"cores": 99}, "cores = 99 must be between 1 and 16"),
-        ({"cores": "8"}, "'8' is not a value of 'cores'"),
+        ({"cores": "8"}, "cores: the value must be of type int, but is '8' of type str"),
         ({"l1": "64KB"}, "the unit 'KB' is ambiguous"),
         ({"bank_conflicts": "maybe"}, "maybe"),
         ({"overrides": {"dma.nothing": 1}}, "unknown parameter 'dma.nothing'"),

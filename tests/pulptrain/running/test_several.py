@@ -150,5 +150,5 @@ def test_a_loss_of_pixels_is_cut_where_l1_is_small(loss: str, buffering: str, tm
 def test_a_mean_of_labels_that_count_sees_all_of_them(tmp_path: Path) -> None:
     path = tmp_path / "pixels.yaml"
     path.write_text(PIXELS.replace("LOSS", "{name: cross_entropy, labels: hard, ignore_index: 1}"))
-    with pytest.raises(DoesNotFitError, match=r"loss.LOSS, tile whole"):
+    with pytest.raises(DoesNotFitError, match=r"loss.LOSS: L1 is too small for the op without tiles"):
         pt.run(str(path), "pulp-open", l1="14KiB")

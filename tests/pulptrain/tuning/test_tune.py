@@ -140,7 +140,7 @@ def test_the_im2col_that_tune_chose_is_the_one_that_runs(
     ("options", "message"),
     [
         (["--im2col", "conv.FW=gpu"], "one of cores, dma, none"),
-        (["--im2col", "relu.FW=dma"], "relu.FW: the op has one implementation only"),
+        (["--im2col", "relu.FW=dma"], "relu.FW: the op has only one implementation"),
         (["--im2col", "conv.XX=dma"], "'conv.XX' is not an op or step"),
         (["--im2col", "dma"], "write e.g. conv1.WG=dma"),
         (["--variant", "conv.FW=as-published"], "one of cores, dma, none"),
@@ -390,7 +390,7 @@ def test_ctrl_c_leaves_a_schedule_that_runs(
         (["--strategy", "best"], "exhaustive"),
         (["--workers", "0"], "1 or more"),
         (["--executor", "dask://"], "dask://HOST:PORT"),
-        (["--cache", "c", "--no-cache"], "--cache and --no-cache contradict"),
+        (["--cache", "c", "--no-cache"], "--no-cache: the option cannot be used together with --cache"),
         (["--start", "none.yaml"], "the file does not exist"),
         (["--tilings", "-1"], "--tilings"),
         (["--step-variants", "gpu"], "unknown variant 'gpu'"),

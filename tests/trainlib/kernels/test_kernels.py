@@ -419,7 +419,7 @@ def test_unknown_names_are_answered_with_a_suggestion() -> None:
         matmul_work("mm", "clang-xpup", 4, 4, 4, False, 1, 0, 0, 0)
     with pytest.raises(InputError, match="not a matmul kernel"):
         matmul_work("relu_fw", "clang-xpulp", 4, 4, 4, False, 1, 0, 0, 0)
-    with pytest.raises(InputError, match="n is 0, not 1 or more"):
+    with pytest.raises(InputError, match="n is 0, but must be a whole number of 1 or more"):
         matmul_work("mm", "clang-xpulp", 0, 4, 4, False, 1, 0, 0, 0)
     with pytest.raises(InputError, match="needs 3 addresses"):
         vector_work("clang-xpulp", "relu_bw", 4, 1, (0, 4))

@@ -195,5 +195,5 @@ def test_clang_postinc_unrolls_patches_as_measured(
 def test_what_cannot_be_is_refused_by_name() -> None:
     with pytest.raises(InputError, match="needs 2 addresses"):
         vector_work(CODEGEN, "copy", 8, 1, (0,))
-    with pytest.raises(InputError, match="not 1 or more"):
+    with pytest.raises(InputError, match="must be a whole number of 1 or more"):
         vector_work(CODEGEN, "copy", 8, 0, (0, 64))

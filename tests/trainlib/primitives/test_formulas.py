@@ -16,7 +16,8 @@ from tools.pages.mathematics import TWELVE, computing, formulas_of, truth_of, wr
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.steps import KernelChoice
 from trainlib.primitives.formulas import wide
-from trainlib.primitives.recurrent import gru, lstm, rnn
+from trainlib.primitives.recurrent.cells import GRU, LSTM, RNN
+from trainlib.primitives.recurrent.recurrent import Cell
 from trainlib.references.reference import evaluate
 from trainlib.registry import PRIMITIVES, lowering_of, step_of
 
@@ -53,9 +54,9 @@ def test_a_formula_and_the_same_in_other_words(case) -> None:
     assert held
 
 
-@pytest.mark.parametrize(("name", "module"), [("gru", gru), ("lstm", lstm), ("rnn", rnn)])
-def test_a_cell_and_the_same_in_other_words(name: str, module) -> None:
-    cell, generator = module.CELL, np.random.default_rng(1)
+@pytest.mark.parametrize(("name", "cell"), [("gru", GRU), ("lstm", LSTM), ("rnn", RNN)])
+def test_a_cell_and_the_same_in_other_words(name: str, cell: Cell) -> None:
+    generator = np.random.default_rng(1)
     gates, units = (
         [generator.uniform(-3, 3, (5, count)) for count in (4 * cell.gates,) * 2 + (4,) * 2],
         (5, 4),

@@ -120,7 +120,7 @@ def test_only_the_projections_named_have_one(tmp_path: Path) -> None:
         ("{rank: 2, projections: []}", r"form\.yaml:11: .*projections.*at least 1 item"),
         ("{rank: 2, projections: [q, q]}", r"form\.yaml:11: .*projections.*twice"),
         ("{rank: 0}", r"form\.yaml:11: .*rank"),
-        ("{rank: 2}, trainable: [wq]", r"'trainable' contradicts 'adapter'"),
+        ("{rank: 2}, trainable: [wq]", r"'trainable' cannot be used with 'adapter'"),
     ],
 )
 def test_wrong_adapters_are_refused_with_their_place(tmp_path: Path, adapter: str, message: str) -> None:

@@ -338,8 +338,12 @@ def test_any_mixture_of_forms_agrees_with_torch(
             "",
             r"form\.yaml:16: .*a layer of type depthwise cannot have an adapter",
         ),
-        (changed(CNN, "fc", "adapter: {rank: 1}, update_channels: 1"), "", r"'update_channels' contradicts"),
-        (changed(CNN, "fc", "adapter: {rank: 1}, trainable: false"), "", r"'trainable' contradicts"),
+        (
+            changed(CNN, "fc", "adapter: {rank: 1}, update_channels: 1"),
+            "",
+            r"'update_channels' cannot be used with",
+        ),
+        (changed(CNN, "fc", "adapter: {rank: 1}, trainable: false"), "", r"'trainable' cannot be used with"),
     ],
 )
 def test_wrong_forms_are_refused_with_their_place(tmp_path: Path, layers, model, message) -> None:

@@ -21,7 +21,7 @@ from configs.errors import InputError
 from configs.values import Struct
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Array, Function, KernelCall, KernelChoice, Ranges, Tensors, part
-from trainlib.kernels.library import LIBRARY
+from trainlib.kernels.library import AS, LIBRARY
 from trainlib.primitives.definition import Shape, Values
 from trainlib.primitives.lowering.axes import LEADING, ONE, Area, Axes, AxesLowering
 from trainlib.primitives.lowering.boxes import leading_extents
@@ -169,7 +169,7 @@ def _loop_call(
         results = loop.compute(op, dict(zip(reads, values, strict=True)))
         return tuple(_single(results[role]) for role in writes)
 
-    form = update_name(op, loop.nest) if op.step == "UPD" else ""
+    form = update_name(op, loop.nest) if op.step == "UPD" else borrowed(op, loop.nest, writes[0])
     details = {"loop": loop, "reads": reads, "writes": writes, "numbers": numbers, "form": form}
     return vector_call(choice, loop.nest, elements, vectors, reads, writes, function, details=details)
 
@@ -180,6 +180,12 @@ def update_name(op: Op, nest: str) -> str:
     return "_".join((*words, *(word for word in nest.split("_")[1:] if word not in words)))
 
 
+def borrowed(op: Op, nest: str, result: str) -> str:
+    """The C of a formula that has the price of another, such as ``floor_fw_as_relu_fw``."""
+    stem = f"{op.primitive}_{result.replace('dx', 'bw') if result[0] == 'd' else 'fw'}"
+    return "" if stem == nest else f"{stem}{AS}{nest}"
+
+
 def _single(array: Array) -> Array:
     """A float result in fp32, in which tiles compute."""
     return array.astype(np.float32) if array.dtype == np.float64 else array
@@ -188,14 +194,14 @@ def _single(array: Array) -> Array:
 class LossNests(Struct, frozen=True):
     """The nests of a loss, and the sizes they name besides `elements`; `per_sample`: one call for each.
 
-    `cut`: samples and places [samples, classes, places] may be cut, of which each has a term of its own.
+    `cut`: what has a term of its own, ``places`` of [samples, classes, places] or ``elements``; may be cut.
     """
 
     value: str
     gradient: str
     sizes: Mapping[str, int] = {}
     per_sample: bool = False
-    cut: bool = False
+    cut: str = ""
 
 
 @dataclass(frozen=True)
@@ -221,19 +227,22 @@ class LossLowering(AxesLowering):
 
     def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
         """y [samples, classes, places]; labels lack the classes. Those that are never cut are whole."""
-        rank = len(tensors[op[role]].shape)
-        if role == "loss" or not self._may_be_cut(op, tensors):
+        rank, cut = len(tensors[op[role]].shape), self._cut(op, tensors)
+        if role == "loss" or not cut:
             return tuple(f"{place} of {role}" for place in range(rank))
+        if cut == "elements":
+            return LEADING[:rank]
         axes = (BATCH, "classes", "places", *LEADING[3:])
         return axes[:rank] if rank == len(tensors[op["y"]].shape) else (BATCH, *axes[2 : 1 + rank])
 
-    def _may_be_cut(self, op: Op, tensors: Tensors) -> bool:
+    def _cut(self, op: Op, tensors: Tensors) -> str:
         return self.nests(op.attributes, tensors[op["y"]].shape).cut
 
     def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Samples, and the first dimension of the places; the value is a sum over all elements."""
-        if not self._may_be_cut(op, tensors):
-            return {}
+        """Samples, and the first dimension of the places, or of elements two; the value is a sum over all."""
+        cut, shape = self._cut(op, tensors), tensors[op["y"]].shape
+        if cut != "places":
+            return leading_extents(shape) if cut else {}
         sizes = self._sizes(op, tensors, (BATCH, "places"))
         return {name: size for name, size in sizes.items() if size > 1}
 
@@ -257,7 +266,9 @@ class LossLowering(AxesLowering):
             kinds = [dtypes[role] for role in (*op.reads, target)]
             vectors = list(zip((*inputs, result), kinds, strict=True))
             reads = (*inputs, *before)
+            form = borrowed(op, nest, {"dy": "dx"}.get(target, target))
             details = {"formula": self.each[target], "target": target, "first": int(not before), **constants}
+            details["form"] = form
             return vector_call(
                 build.choice,
                 nest,

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from configs.dtypes import BY_WORD, FP32, INT32
+from configs.dtypes import BY_WORD, FP32, INT32, DType
 from configs.errors import InputError
 from configs.values import replace
 from trainlib.ir.graph import Op, Tensor, TrainingGraph
 from trainlib.primitives.definition import InternalPrimitive
-from trainlib.primitives.optimizers import gradient_accumulation, gradient_clipping, weight_average
+from trainlib.primitives.optimizers import gradient_ops
 
 
 def clip_gradients_by_value(graph: TrainingGraph, limit: float) -> TrainingGraph:
@@ -29,7 +29,7 @@ def clip_gradients_by_value(graph: TrainingGraph, limit: float) -> TrainingGraph
     for update in _updates(graph):
         names[update["dw"]] = _clipped(tensors, update)
         roles = {"dw": update["dw"], "dw_clipped": names[update["dw"]]}
-        ops.append(_op(gradient_clipping.VALUE, update.layer, roles, {"limit": limit}))
+        ops.append(_op(gradient_ops.VALUE, update.layer, roles, {"limit": limit}))
     return _inserted(graph, tensors, ops, names)
 
 
@@ -46,12 +46,12 @@ def clip_gradients_by_norm(graph: TrainingGraph, limit: float) -> TrainingGraph:
         squares = f"{gradient}.squares"
         tensors[squares] = Tensor(squares, tensors[gradient].shape[:1], "gradient")
         sums[f"squares{number or ''}"] = squares
-        ops.append(_op(gradient_clipping.SQUARES, update.layer, {"dw": gradient, "squares": squares}, {}))
+        ops.append(_op(gradient_ops.SQUARES, update.layer, {"dw": gradient, "squares": squares}, {}))
         names[gradient] = _clipped(tensors, update)
         roles = {"dw": gradient, "scale": "clip.scale", "dw_clipped": names[gradient]}
-        products.append(_op(gradient_clipping.APPLY, update.layer, roles, {}))
+        products.append(_op(gradient_ops.APPLY, update.layer, roles, {}))
     roles = {**sums, "scale": "clip.scale"}
-    ops.append(_op(gradient_clipping.SCALE, "clip", roles, {"limit": limit}, reads=tuple(sums)))
+    ops.append(_op(gradient_ops.SCALE, "clip", roles, {"limit": limit}, reads=tuple(sums)))
     return _inserted(graph, tensors, [*ops, *products], names)
 
 
@@ -72,19 +72,9 @@ def accumulate_gradients(graph: TrainingGraph, steps: int) -> tuple[TrainingGrap
     attributes = {"steps": steps, "share": 1 / steps}
     for update in _updates(graph):
         gradient = update["dw"]
-        total, count = f"{gradient}.total", f"{gradient}.count"
-        for name, shape, dtype in ((total, tensors[gradient].shape, FP32), (count, (1,), INT32)):
-            tensors[name] = Tensor(name, shape, "optimizer_state", dtype)
-            tensors[f"{name}_updated"] = replace(tensors[name], name=f"{name}_updated", alias_of=name)
-        names[gradient] = total
-        roles = {
-            "total": total,
-            "dw": gradient,
-            "count": count,
-            "total_updated": f"{total}_updated",
-            "count_updated": f"{count}_updated",
-        }
-        ops.append(_op(gradient_accumulation.PRIMITIVE, update.layer, roles, attributes))
+        roles = {"dw": gradient, **_kept(tensors, gradient, "total", "count", FP32)}
+        names[gradient] = roles["total"]
+        ops.append(_op(gradient_ops.ACCUMULATION, update.layer, roles, attributes))
     updates = [_renamed(update, names) for update in _updates(graph)]
     before = [op for op in graph.ops if op.step != "UPD"]
     return (
@@ -99,16 +89,25 @@ def average_weights(graph: TrainingGraph, share: float) -> TrainingGraph:
     """Every trained weight has an average beside it, in `state_dtype`; an update leaves `share` of it."""
     tensors, ops = dict(graph.tensors), []
     for update in _updates(graph):
-        weight = update["w"]
-        average, count = f"{weight}.average", f"{weight}.average_count"
         dtype = BY_WORD[update.attributes["state_dtype"]]
-        for name, shape, kind in ((average, tensors[weight].shape, dtype), (count, (1,), INT32)):
-            tensors[name] = Tensor(name, shape, "optimizer_state", kind)
-            tensors[f"{name}_updated"] = replace(tensors[name], name=f"{name}_updated", alias_of=name)
-        roles = {"average": average, "w": update["w_updated"], "count": count}
-        roles |= {"average_updated": f"{average}_updated", "count_updated": f"{count}_updated"}
-        ops.append(_op(weight_average.PRIMITIVE, update.layer, roles, {"share": share}))
+        kept = _kept(tensors, update["w"], "average", "average_count", dtype)
+        roles = {"w": update["w_updated"], **kept}
+        ops.append(_op(gradient_ops.AVERAGE, update.layer, roles, {"share": share}))
     return replace(graph, tensors=tensors, ops=(*graph.ops, *ops))
+
+
+def _kept(tensors: dict[str, Tensor], of: str, state: str, count: str, dtype: DType) -> dict[str, str]:
+    """Adds a state of the shape of tensor `of` and a count, and what updates make of them; their roles."""
+    roles: dict[str, str] = {}
+    for role, word, shape, kind in (
+        (state, state, tensors[of].shape, dtype),
+        ("count", count, (1,), INT32),
+    ):
+        kept = tensors[f"{of}.{word}"] = Tensor(f"{of}.{word}", shape, "optimizer_state", kind)
+        updated = replace(kept, name=f"{kept.name}_updated", alias_of=kept.name)
+        tensors[updated.name] = updated
+        roles |= {role: kept.name, f"{role}_updated": updated.name}
+    return roles
 
 
 def _check_limit(graph: TrainingGraph, limit: float) -> None:
