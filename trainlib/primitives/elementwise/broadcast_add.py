@@ -107,12 +107,16 @@ class Sum(Struct, frozen=True):
         return kernel_call(build.choice, nest, sizes, arrays, roles[:2], roles[2:], function, build.dtype)
 
 
-class _Forward(LeadingBoxes):
-    """FW: boxes of y, with what of x and x1 they repeat."""
+class Repeating(LeadingBoxes):
+    """Boxes of the result, with what of the inputs they repeat."""
 
     def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
-        """x and x1 have those they do not repeat."""
+        """Inputs have those they do not repeat."""
         return repeated_axes(tensors[op[role]].shape, op.attributes["shape"])
+
+
+class _Forward(Repeating):
+    """FW: x and x1 may both be repeated."""
 
     def kernels(self, form: Form) -> Sequence[Sum]:
         """One fork."""

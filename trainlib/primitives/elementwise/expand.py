@@ -15,10 +15,9 @@ from pydantic import Field
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Tensors
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Positive, Step, Values
-from trainlib.primitives.elementwise.broadcast_add import gradient_step, repeated_axes
-from trainlib.primitives.lowering.axes import Axes, Form, LeadingBoxes
+from trainlib.primitives.elementwise.broadcast_add import Repeating, gradient_step
+from trainlib.primitives.lowering.axes import Form
 from trainlib.primitives.shapes.box_copies import Copy, check_rank
 
 
@@ -45,12 +44,8 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return LayerPlan(output, attributes={"shape": output, "left": tuple(sample)})
 
 
-class _Forward(LeadingBoxes):
+class _Forward(Repeating):
     """FW: boxes of y, with what of x they repeat."""
-
-    def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
-        """x has those it does not repeat."""
-        return repeated_axes(tensors[op[role]].shape, op.attributes["shape"])
 
     def kernels(self, form: Form) -> Sequence[Copy]:
         """A copy with strides."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import Any
 
@@ -19,7 +19,7 @@ class Fill(Struct, frozen=True):
     """All elements of a buffer set to `value`."""
 
     buffer: str
-    value: float = 0.0
+    value: float = 0
 
     def run(self, area: Area, build: TileBuilder) -> None:
         """The call of a tile."""
@@ -48,40 +48,21 @@ class Placed(Struct, frozen=True):
 
     def run(self, area: Area, build: TileBuilder) -> None:
         """The calls of a tile."""
-        build.later(lambda: self._calls(area, build))
+        build.later(lambda: list(self._calls(area, build)))
 
-    def _calls(self, area: Area, build: TileBuilder) -> Sequence[KernelCall]:
-        sizes = {name: prod(area.shape(*axes)) for name, axes in self.sizes.items()}
+    def _calls(self, area: Area, build: TileBuilder) -> Iterator[KernelCall]:
+        sizes = {name: prod(area.shape(*axes)) for name, axes in self.sizes.items()} | {**self.flags}
         function, known = self.formula(area, build), self.known(area, build)
-        sides = (
-            [side.split() for side in self.moves.split("->")]
-            if self.moves
-            else (area.op.reads, area.op.writes)
-        )
-        arrays = [item.split(":") for item in self.buffers.split()]
-
-        def call(sample: int) -> KernelCall:
-            def piece(letter: str, role: str) -> Piece:
-                shape, strides = area.sizes(role)[int(self.each) :], self.strides.get(letter)
-                walked = strides(area) if strides else ()
-                return Piece(named(role), shape, strides=walked, dtype=area.dtype_of(role))
-
-            def named(role: str) -> str:
-                return part(role, sample) if self.each else role
-
-            pieces = {letter: piece(letter, role) for letter, role in arrays if role in area.op}
-            reads, writes = ([*map(named, side)] for side in sides)
-            all_sizes = {**sizes, **self.flags}
-            return kernel_call(
-                build.choice,
-                self.nest,
-                all_sizes,
-                pieces,
-                reads,
-                writes,
-                function,
-                build.dtype,
-                details=known,
-            )
-
-        return [call(sample) for sample in (area.samples if self.each else (0,))]
+        moves = self.moves or " -> ".join(map(" ".join, (area.op.reads, area.op.writes)))
+        strides = {letter: walked(area) for letter, walked in self.strides.items()}
+        boxes = {role: (area.sizes(role)[self.each :], area.dtype_of(role)) for role in area.op.roles}
+        for sample in area.samples if self.each else (0,):
+            names = {role: part(role, sample) if self.each else role for role in boxes}
+            arrays = {
+                letter: Piece(names[role], boxes[role][0], None, strides.get(letter, ()), boxes[role][1])
+                for letter, role in (item.split(":") for item in self.buffers.split())
+                if role in boxes
+            }
+            reads, writes = ([names[role] for role in side.split()] for side in moves.split("->"))
+            choice, dtype = build.choice, build.dtype
+            yield kernel_call(choice, self.nest, sizes, arrays, reads, writes, function, dtype, details=known)

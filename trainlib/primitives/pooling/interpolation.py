@@ -202,11 +202,12 @@ class _Interpolation(AxesLowering):
             strides={letter: partial(_strides, role, large) for letter, role in arrays},
             moves=moves,
         )
-        return (Fill("dx"), loop) if small == "dx" else (loop,)
+        return (Fill("dx", 0.0), loop) if small == "dx" else (loop,)
 
     def formula(self, area: Area, build: TileBuilder) -> Function:
         """Between four, or added to four by one core for each channel, so that no two add to one element."""
-        taps, compute = self.taps(area), _added if area.op.step == "IG" else _between
+        compute: Any = _added if area.op.step == "IG" else _between
+        taps = self.taps(area)
         return lambda arrays: (compute(*arrays, *taps),)
 
     def known(self, area: Area, build: TileBuilder) -> Mapping[str, int]:

@@ -131,12 +131,8 @@ class Copy(Struct, frozen=True):
             if axis == ONE:
                 continue
             (term,), offset = (maps[axis].terms, maps[axis].offset) if axis in maps else ((Term(axis),), 0)
-            ends = (
-                (offset - stop + 1, offset - start + 1)
-                if term.stride < 0
-                else (start - offset, stop - offset)
-            )
-            inside[term.loop], strides[term.loop] = ends, stride * term.stride
+            low, high = sorted((end - offset) * term.stride for end in (start, stop - 1))
+            inside[term.loop], strides[term.loop] = (low, high + 1), stride * term.stride
             first += stride * (offset - start)
         for loop, (start, stop) in inside.items():
             extents[loop] = max(extents[loop][0], start), min(extents[loop][1], stop)
@@ -160,22 +156,21 @@ class Copy(Struct, frozen=True):
         each = self.each or (self.matrix and whole[0] > 1 and walks[0][1].of_sample().merged().is_matrix)
         for sample in area.samples if each else (None,):
             for number, (name, walk, *starts) in enumerate(walks):
-                self._copy(area, build, name, walk, starts, sample, first=not (fills or number))
+                self._copy(area, build, (name, self.target), walk, starts, sample, not (fills or number))
         return build.calls()
 
     def _copy(
         self,
         area: Area,
         build: TileBuilder,
-        source: str,
+        names: Sequence[str],
         walk: Walk,
         starts: Sequence[int],
         sample: int | None,
-        *,
         first: bool,
     ) -> None:
         """One source; the rest of the target stays as it is, unless this call is the `first` to write it."""
-        names, shape = [source, self.target], area.sizes(self.target)
+        shape = area.sizes(self.target)
         if sample is not None:
             names = [part(name, sample) if area.axes(name)[0] == BATCH else name for name in names]
             walk, shape = walk.of_sample(), shape[1:]
@@ -188,10 +183,7 @@ class Copy(Struct, frozen=True):
             return made
 
         nest, sizes, *strides = walk.nest(len(self.loops) - 1, self.matrix)
-        pieces = (
-            Piece(name, first=start, strides=steps)
-            for name, start, steps in zip(names, starts, strides, strict=True)
-        )
+        pieces = [Piece(*each) for each in zip(names, ((), ()), starts, strides, strict=True)]
         reads = names[:1] if first or prod(walk.sizes) == prod(shape) else names
         build.run(nest, dict(zip("XY", pieces, strict=True)), reads, names[1:], moved, **sizes)
 
@@ -221,10 +213,9 @@ class ShiftLowering(LeadingBoxes):
 
     def maps(self, op: Op, tensors: Tensors) -> Mapping[str, Index]:
         """Those of x, so much further."""
-        (source,) = op.inputs
-        sides = zip(LEADING, tensors[source].shape, (0, *self.offset(op)), strict=False)
-        names = {f"{name} of x": (name, size, -shift) for name, size, shift in sides}
-        return {axis: Index(axis, size, (Term(name),), back) for axis, (name, size, back) in names.items()}
+        sides = zip(LEADING, tensors[op.inputs[0]].shape, (0, *self.offset(op)), strict=False)
+        indices = (Index(f"{name} of x", size, (Term(name),), -shift) for name, size, shift in sides)
+        return {index.axis: index for index in indices}
 
     def meeting(self, op: Op, tensors: Tensors) -> Sequence[tuple[str, ...]]:
         """All, unless x is everywhere: whether anything of it reaches a tile depends on each of them."""

@@ -6,7 +6,6 @@ Tiles cut the batch and up to two dimensions other than that axis, so a tile has
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
@@ -34,8 +33,6 @@ def piece_offsets(sizes: Sequence[int]) -> list[int]:
 class _Joining(LeadingBoxes):
     """Both directions; ops carry ``axis`` (of a sample) and ``sizes`` of the pieces."""
 
-    joins: bool
-
     def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
         """Of a piece that axis is its own."""
         axes, joined = super().axes_of(op, tensors, role), 1 + op.attributes["axis"]
@@ -50,25 +47,16 @@ class _Joining(LeadingBoxes):
 
     def kernels(self, form: Form) -> Sequence[Copy]:
         """Rows of the whole, the same rows of every piece: a copy for each."""
-        op, sizes = form.op, form.op.attributes["sizes"]
-        pieces, (whole,) = (op.reads, op.writes) if self.joins else (op.writes, op.reads)
-        starts = {role: piece_offsets(sizes)[piece_number(role)] for role in pieces}
+        op, offsets = form.op, piece_offsets(form.op.attributes["sizes"])
 
-        def place(role: str, of: str, offset: int) -> dict[str, Index]:
-            return {f"of {role}": Index("", 0, (Term(f"of {of}"),), offset)}
+        def copy(target: str) -> Copy:
+            begin = offsets[piece_number(target)]
+            shifts = {role: begin - offsets[piece_number(role)] for role in op.reads}  # the whole begins at 0
+            loop = (Term(f"of {target}"),)
+            maps = {f"of {role}": Index("", 0, loop, shift) for role, shift in shifts.items()}
+            return Copy(target, op.reads, maps=maps)
 
-        if not self.joins:
-            return [Copy(role, (whole,), maps=place(whole, role, start)) for role, start in starts.items()]
-        maps = [place(role, whole, -start) for role, start in starts.items()]
-        return (Copy(whole, pieces, maps=dict(ChainMap(*maps))),)
-
-
-class _Join(_Joining):
-    joins = True
-
-
-class _Split(_Joining):
-    joins = False
+        return [copy(target) for target in op.writes]
 
 
 def join(name: str, moves: str) -> Step:
@@ -84,7 +72,7 @@ def join(name: str, moves: str) -> Step:
             pieces.append(parts.get(number, np.zeros(shape, np.float32)))
         return {op.writes[0]: np.concatenate(pieces, axis=axis)}
 
-    return Step.of(name, moves, reference, _Join())
+    return Step.of(name, moves, reference, _Joining())
 
 
 def split(name: str, moves: str) -> Step:
@@ -95,4 +83,4 @@ def split(name: str, moves: str) -> Step:
         pieces = np.split(values[op.reads[0]], cuts, axis=1 + op.attributes["axis"])
         return {role: pieces[piece_number(role)] for role in op.writes}
 
-    return Step.of(name, moves, reference, _Split())
+    return Step.of(name, moves, reference, _Joining())
