@@ -23,7 +23,7 @@ PULP = "pulp"
 """Kind of machine that a SoC file describes unless it says ``machine: ...``."""
 
 _SWAPPED: Mapping[str, str] = {
-    "models": "use a model (`pulptrain list models`), e.g. pulptrain run tutorial-cnn --soc {name}",
+    "models": "use a model (`pulptrain list models`), e.g. `pulptrain run tutorial-cnn --soc {name}`",
     "soc": "use --soc with a SoC (`pulptrain list socs`); the model follows the command",
     "energy": "use the name of an energy model, e.g. gap9, or a file (docs/energy.md)",
 }

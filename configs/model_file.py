@@ -63,7 +63,8 @@ class LayerSchema(Schema):
     weights_of: str | dict[str, str] | None = None
     """Earlier layer whose parameters it shares, all of them, or some by name: `{weight: table}`,
     `{weight: cell.recurrent}`. Gradients of all uses are summed; a use with `trainable: false` adds none.
-    `{weight: product.out}` is what an earlier layer computes, of one sample: its gradient flows back."""
+    `{weight: product.out}` is what an earlier layer computes, of one sample: its gradient flows back. Layers
+    that share running statistics move them in the order of the layers."""
 
 
 class AdapterSchema(Schema):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
@@ -129,12 +130,29 @@ def _config_error(detail: ErrorDetails, node: Node, what: str) -> ConfigError:
 def _told(detail: ErrorDetails, what: str, where: str) -> ConfigError:
     """In our words: `what` is wrong."""
     message = detail["msg"].removeprefix("Value error, ")
-    cure = _CURES.get(detail["type"], "correct the value")
-    return ConfigError(f"{what}: {message[:1].lower()}{message[1:]}", where=where, cure=cure)
+    needed = message.removeprefix("Input should be ")
+    if needed == message:
+        return ConfigError(
+            f"{what}: {message[:1].lower()}{message[1:]}", where=where, cure="correct the value"
+        )
+    for pattern, words in _NEEDED.items():
+        needed = re.sub(pattern, words, needed)
+    return ConfigError(f"{what}, but must be {needed}", where=where, cure=f"use {needed}")
 
 
-_CURES = {"dict_type": "a mapping: {key: value}", "string_type": "write a text"}
-"""By what pydantic calls a mistake."""
+_NEEDED = {
+    ", (unable to|got) .*": "",
+    "greater than or equal to (.*)": r"\1 or more",
+    "less than or equal to (.*)": r"at most \1",
+    "greater than (.*)": r"a number above \1",
+    "less than (.*)": r"a number below \1",
+    "a valid integer": "a whole number",
+    "a valid boolean": "true or false",
+    "a valid string": "a text",
+    "a valid dictionary": "a mapping: {key: value}",
+    "a valid (.*)": r"a \1",
+}
+"""What pydantic says that a value should be, in our words."""
 
 
 def _child(node: Node, step: Any) -> Node | None:

@@ -86,7 +86,9 @@ def refuse_without_unit(
 ) -> None:
     """Raise `ConfigError` for so small a number without a unit that another unit must be meant."""
     if 0 < amount < fewest and not str(text).strip()[-1].isalpha():
-        written = f": {where} {text}{unit}" if where is not None and where.startswith("--") else ""
+        written = ""
+        if where is not None and where.startswith("--"):
+            written = f": {where.removesuffix(f'={text}')}{'=' if '=' in where else ' '}{text}{unit}"
         raise ConfigError(
             f"{text} is too small for the {what}; a unit seems to be missing",
             where=where,

@@ -170,7 +170,9 @@ def parse_yaml(text: str, file: str) -> Node:
     except (ValueError, OverflowError) as error:
         # The parser lets some through that an escape sequence such as \\UFFFFFFFF causes.
         raise ConfigError(
-            f"YAML error: {error}", where=f"{file}:1", cure="use smaller numbers and character codes"
+            f"YAML error in a number or character code: {error}",
+            where=f"{file}:1",
+            cure="use smaller numbers",
         ) from None
     except RecursionError:
         raise ConfigError(

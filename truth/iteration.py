@@ -165,6 +165,8 @@ class Iteration:
         """Parameters and inputs."""
         self._flows: dict[tuple[str, int], _Flow] = {}
         self._converted: dict[tuple[str, str], _Flow] = {}
+        self._moved: dict[str, Any] = {}
+        """Running statistics as the layers so far have left them."""
         fed = bool(given.inputs) and all(source.name in values for source in given.inputs)
         if fed:
             self._compute()
@@ -310,8 +312,12 @@ class Iteration:
         }
         parameters |= {end: self._dequantised(part, end) for end in part.stored}
         parameters |= {end: self._parameter(part, end) for end in part.computed}
-        fixed = (*part.buffers, *part.names(entry.masks))
-        parameters |= {name.removeprefix(f"{part.name}."): self._leaf(name, False) for name in fixed}
+        masks = {name.removeprefix(f"{part.name}."): name for name in part.names(entry.masks)}
+        fixed = {**part.statistics, **masks}
+        parameters |= {
+            end: self._moved[name] if name in self._moved else self._leaf(name, False)
+            for end, name in fixed.items()
+        }
         results = self._results(part, flows[0].layout, [flow.tensor for flow in flows], parameters)
         repeated: dict[str, Any] = {}
         if any(flow.again is not None for flow in flows):
@@ -322,6 +328,9 @@ class Iteration:
             name = f"{part.name}.{end}"
             if not end.startswith("out"):
                 self.made[name] = tensor.detach().numpy()
+                if end.endswith("_updated"):
+                    left = self._seen.get(name, self.made[name]).astype(np.float64)
+                    self._moved[part.statistics[end.removesuffix("_updated")]] = torch.from_numpy(left)
                 if end.endswith("_updated") and not part.options.get("fixed_statistics"):
                     self._expected.add(name)
                 continue

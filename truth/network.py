@@ -96,9 +96,15 @@ class NetworkLayer(Struct, frozen=True):
         return tuple(end for end in own if self.in_bytes and end in WEIGHTS.get(self.type, ()))
 
     @property
+    def statistics(self) -> Mapping[str, str]:
+        """The running statistics it moves, by their ends."""
+        ends = self.entry.buffers(self.options)
+        return {end: self.borrowed.get(end, f"{self.name}.{end}") for end in ends}
+
+    @property
     def buffers(self) -> tuple[str, ...]:
-        """Its running statistics."""
-        return self.names(self.entry.buffers(self.options))
+        """Running statistics of its own."""
+        return self.names(self.statistics.keys() - self.borrowed)
 
     @property
     def inputs_first(self) -> bool:
@@ -202,7 +208,8 @@ class Network:
         """What `weights_of` says but for what is computed, followed to the layer that has the parameter."""
         said = layer.get("weights_of")
         if isinstance(said, str):
-            said = dict.fromkeys(LAYERS[layer["type"]].parameters(options), said)
+            entry = LAYERS[layer["type"]]
+            said = dict.fromkeys((*entry.parameters(options), *entry.buffers(options)), said)
         borrowed: dict[str, str] = {}
         for end, word in (said or {}).items():
             if end in computed:
@@ -210,7 +217,8 @@ class Network:
             name, _, parameter = word.partition(".")
             owner = next((part for part in self.parts if part.name == name), None)
             whole = f"{name}.{parameter or end}"
-            borrowed[end] = owner.places.get(parameter or end, whole) if owner is not None else whole
+            known = {**owner.places, **owner.statistics} if owner is not None else {}
+            borrowed[end] = known.get(parameter or end, whole)
         return borrowed
 
     def _computed(self, layer: Mapping[str, Any]) -> dict[str, tuple[str, int]]:

@@ -286,6 +286,13 @@ def _check_sayable(spec: ModelSpec, layer: LayerSpec) -> None:
         raise CannotTakeError("ONNX export of 8-bit weights is not supported", "remove 'frozen_weights'")
     if layer.adapter is not None:
         raise CannotTakeError("ONNX has no op for adapters", "write two linear layers and an add instead")
+    lent = layer.weights_of or ()
+    if layer.type == "batch_norm" and (
+        isinstance(lent, str) or not {"running_mean", "running_var"}.isdisjoint(lent)
+    ):
+        raise CannotTakeError(
+            "running statistics that several layers move are not supported", "let one have them"
+        )
     if layer.computed:
         raise CannotTakeError("weights that other layers compute are not supported", "use stored weights")
     published = layer_primitive(layer.type, layer.where).published

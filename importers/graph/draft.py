@@ -281,7 +281,7 @@ class Draft:
             key = (numbers.tobytes(), self.values[tensor].shape)
             owner = first.setdefault(key, tensor)
             if owner != tensor and self.sources[owner].trained and {owner, tensor} <= self._parameters:
-                self._take_from(owner, tensor)
+                self.take_from(owner, tensor)
                 del taken[tensor]
         most = int(self.weights.starts[-1])
         uses, trained = np.zeros(most, np.int64), np.zeros(most, bool)
@@ -294,7 +294,7 @@ class Draft:
             if ((uses[start:end] > 1) & trained[start:end]).any()
         )
 
-    def _take_from(self, owner: str, tensor: str) -> None:
+    def take_from(self, owner: str, tensor: str) -> None:
         """The layer that has `tensor` reads `owner`, a parameter of a layer before it, instead."""
         name, _, parameter = tensor.partition(".")
         lender, _, theirs = owner.partition(".")
@@ -303,7 +303,8 @@ class Draft:
         before = layer.weights_of if isinstance(layer.weights_of, Mapping) else {}
         lent = {**before, parameter: lender if parameter == theirs else owner}
         self.layers[index] = replace(layer, weights_of=lent)
-        del self.values[tensor], self.sources[tensor]
+        del self.values[tensor]
+        self.sources.pop(tensor, None)
 
     def without_unused(self, *last: str) -> None:
         """Drop layers whose outputs lead to nothing but themselves; `last` are the words of the outputs."""

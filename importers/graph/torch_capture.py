@@ -73,6 +73,14 @@ class Aside:
     """What an op makes besides its result, statistics or a mask: nobody may read it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Running statistics after a call of a norm: only a later call of it may read them."""
+
+    layer: str
+    start: Constant | None
+
+
 _VIEWS = ("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze", "expand")
 _TURNS = ("permute", "transpose", "t", "mT", "numpy_T", "flip")
 _PARTS = ("select", "slice", "narrow", "chunk", "split", "split_with_sizes", "unbind")
@@ -86,6 +94,9 @@ SHAPES_ONLY = (
     *("new_zeros", "new_ones", "new_full", "new_empty"),
 )
 """Ops that read the shape of an activation and nothing else."""
+
+MOVES_STATISTICS = "_native_batch_norm_legit_functional"
+"""A batch norm that returns its running statistics, for its next call."""
 
 CHECKS = ("_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range_for_size")
 """Ops that make nothing."""
@@ -317,7 +328,7 @@ class _Reader:
             arguments = self._arguments(node)
             if _any(arguments, Unknown):
                 return Unknown()
-            if _any(arguments, Aside):
+            if _any(arguments, Aside if op == MOVES_STATISTICS else (Aside, Running)):
                 raise CannotTakeError(
                     "using an extra output (statistics, mask or norm) of another op is not supported",
                     "call each module once, and use only the first output",

@@ -227,13 +227,13 @@ class ForwardReader:
     def _losses(self, loss: LossSpec | None) -> list[LossSpec]:
         terms = [name for name in self.graph.outputs if isinstance(self.known[name], Terms)]
         if len(terms) > 1 or (terms and loss is not None):
-            what, cure = "several losses", "use one output: the sum of the losses"
+            what, cure = "in several losses", "use one output: the sum of the losses"
             if len(terms) == 1:
                 what, cure = (
-                    "a loss, but --loss sets another",
+                    "in a loss already, so --loss does not apply",
                     "remove --loss, or export the graph without its loss",
                 )
-            raise self._wrong(f"the graph ends in {what}: {', '.join(terms)}", cure)
+            raise self._wrong(f"the graph ends {what}: {', '.join(map(repr, terms))}", cure)
         if terms:
             (self.loss,) = terms
             losses, labels = losses_of(self.draft, self.known[self.loss], self._end, self._stored)

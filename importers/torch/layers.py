@@ -11,7 +11,7 @@ import numpy as np
 from importers.graph.arranging import viewed
 from importers.graph.draft import CannotTakeError
 from importers.graph.node import Handler, Node
-from importers.graph.torch_capture import Aside
+from importers.graph.torch_capture import MOVES_STATISTICS, Aside, Running
 from importers.graph.views import View
 from importers.graph.weights import Constant
 from importers.place.convolution import (
@@ -78,7 +78,11 @@ def _embedding(node: Node) -> View:
 
 def _roles(node: Node) -> dict[str, Constant | None]:
     names = {"w": "weight", "b": "bias", "running_mean": "running_mean", "running_var": "running_var"}
-    return {role: node.constant(name) for role, name in names.items() if name in node.arguments}
+    return {
+        role: item.start if isinstance(item := node.get(name), Running) else node.constant(name)
+        for role, name in names.items()
+        if name in node.arguments
+    }
 
 
 def _batch_norm(node: Node) -> list[Any]:
@@ -91,7 +95,15 @@ def _batch_norm(node: Node) -> list[Any]:
         )
     options = {"momentum": node["momentum"]} if training else {"fixed_statistics": True}
     made = channel_norm(node, "batch_norm", node.x, given, node["eps"], options)
-    return [made, *[Aside()] * (len(node.shapes) - 1)]
+    results: list[Any] = [made, *[Aside()] * (len(node.shapes) - 1)]
+    if node.op == MOVES_STATISTICS:
+        name = next(layer.name for layer in reversed(node.draft.layers) if layer.type == "batch_norm")
+        for place, role in enumerate(("running_mean", "running_var"), start=3):
+            before = node[role]
+            if isinstance(before, Running):
+                node.draft.take_from(f"{before.layer}.{role}", f"{name}.{role}")
+            results[place] = Running(name, given[role])
+    return results
 
 
 def _instance_norm(node: Node) -> View:

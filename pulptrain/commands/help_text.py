@@ -83,7 +83,7 @@ def _refuse_extra_words(ctx: Any, words: Sequence[str], typed: Sequence[str]) ->
     given = [str(ctx.params[key]) for key in ("model", "name", "file", "folder") if ctx.params.get(key)]
     socs = [word for word in (*given, *words) if word in list_names("soc")]
     models = [word for word in (*given, *words) if word not in socs]
-    cure = f"put a text with spaces in quotes; see pulptrain {name} -h"
+    cure = f"put a text with spaces in quotes; see `pulptrain {name} -h`"
     if "soc" in ctx.params and len(socs) == len(models) == 1:
         others = [word for word in typed if word != socs[0]]
         cure = shlex.join(["pulptrain", str(name), *others, "--soc", socs[0]])

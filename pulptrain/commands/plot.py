@@ -75,7 +75,7 @@ def command(
             raise InputError(
                 "the picture shows one run, but several are named",
                 where="plot",
-                cure=f"name one run, use --what {SPEED_UP}, or draw all on one axis by {strips}",
+                cure=f"name one run, use --what {SPEED_UP}, or draw all on one axis: `{strips}`",
             )
         else:
             drawn, result = _pictures(folders[0], out, window, what, paper), {}
@@ -115,7 +115,7 @@ def _pictures(folder: str, out: str | None, window: str | None, what: str, paper
                 run.draw(name, *paths)
     except TraceError as error:
         # Of a run it would be a defect; what was read from a file, somebody has changed.
-        raise InputError(str(error), where=str(source), cure=AGAIN) from None
+        raise InputError(error.message, where=str(source), cure=AGAIN) from None
     return [path for paths in files.values() for path in paths]
 
 

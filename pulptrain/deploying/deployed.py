@@ -136,7 +136,7 @@ def deploy(run: Run, folder: Path, arena_bytes: int | None = None, trainlib: str
             arena_bytes,
             where="--arena",
             what=f"model {summary['model']} as it was planned",
-            cure=f"use --l1 {arena_bytes}B, so that tiles fit what --arena leaves of L1",
+            cure=f"use a larger --arena, or --l1 {arena_bytes}B, so that tiles are chosen for that L1",
         )
     exported = summary["cycles"]
     if outcome.schedule.options.codegen != EXPORTED:

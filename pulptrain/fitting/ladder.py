@@ -362,7 +362,7 @@ def first_step(fitting: Fitting, l2_bytes: int, ladder_command: str, ends: float
         )
     levers = tuple(
         Lever(
-            *(rung.form, ", ".join(rung.levers) or "with an unchanged model", size_bytes),
+            *(rung.form, ", ".join(rung.levers) or "with no other change", size_bytes),
             *(required_bytes - size_bytes, True),
         )
         for size_bytes, rung in fits

@@ -83,7 +83,7 @@ def read_values(path: str, where: str = WHERE) -> dict[str, Array]:
             return dict(_array(archive, member, path) for member in members)
     except _UNREADABLE as error:
         raise InputError(
-            f"cannot read '{path}': {error or type(error).__name__}",
+            f"cannot read '{path}' as NumPy arrays: {error.args[0] if error.args else type(error).__name__}",
             where=where,
             cure=cure_of(error, "use a file written by numpy.savez"),
         ) from None

@@ -150,7 +150,9 @@ def _ops_of(graph: TrainingGraph, step: str) -> list[Op]:
     raise InputError(
         f"{graph.name} has no step {step!r}",
         where="--step",
-        cure=f"use one of {steps}" if steps else "use another layer: a view runs no code",
+        cure=f"use one of {steps}"
+        if steps
+        else f"use another layer: {graph.name} only changes the shape and runs no code",
     )
 
 

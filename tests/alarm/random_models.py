@@ -35,7 +35,12 @@ SEQUENCE = (
     "layer_norm",
     "linear, out_features: {c}, bias: {b}",
 )
-VECTOR = ("linear, out_features: {c}, bias: {b}", "layer_norm", "rms_norm")
+VECTOR = (
+    "linear, out_features: {c}, bias: {b}",
+    "layer_norm",
+    "rms_norm",
+    "linear, out_features: 1 | expand, shape: [{c}]",
+)
 ANY = (
     "relu",
     "leaky_relu",
@@ -60,7 +65,13 @@ ANY = (
     "floor, straight_through: true",
     "ceil, straight_through: {b}",
     "round, straight_through: true",
+    "compare, form: {r}, value: 0.1 | tanh, inputs: [$x] | where, inputs: [$a, $b, $x]",
+    "compare, form: {r} | multiply, inputs: [$a, $x]",
+    "tanh | concat, inputs: [$a, $x]",
+    "sigmoid | scale, factor: 2.0, inputs: [$x] | concat, inputs: [$x, $b, $a]",
 )
+"""Some are several layers: `$x` is what is before them, `$a` and `$b` are the first ones."""
+
 LOSSES = (
     *("mse", "cross_entropy", "l1", "berhu", "huber", "smooth_l1", "kl_div", "output"),
     *("bce_with_logits", "hinge_embedding", "soft_margin"),
@@ -117,7 +128,7 @@ def drawn(seed: int) -> Drawn:
     if kind != "vector":
         layers.append("flatten")
     layers.append(_layer(draw, VECTOR[:1]))
-    body = "".join(f"  - {{name: l{number}, type: {layer}}}\n" for number, layer in enumerate(layers))
+    body = "".join(_written(number, layer) for number, layer in enumerate(layers))
     text = (
         f"name: drawn{seed}\ndescription: drawn\nsource: tests\ninput: {{shape: {shape}}}\n"
         f"dataset: random\nloss: {draw.choice(LOSSES)}\n"
@@ -145,7 +156,15 @@ def _layer(draw: random.Random, pool: tuple[str, ...]) -> str:
         s=draw.randint(1, 2),
         b=draw.choice(("true", "false")),
         g=draw.choice(("erf", "tanh")),
+        r=draw.choice(("ge", "gt", "le", "lt")),
     )
+
+
+def _written(number: int, text: str) -> str:
+    name, before = f"l{number}", f"l{number - 1}" if number else "input"
+    *first, last = text.replace("$x", before).replace("$", name).split(" | ")
+    layers = [*zip((f"{name}a", f"{name}b"), first, strict=False), (name, last)]
+    return "".join(f"  - {{name: {own}, type: {layer}}}\n" for own, layer in layers)
 
 
 def tried(model: Drawn, iterations: int = 3) -> tuple[str, str]:

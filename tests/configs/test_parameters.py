@@ -206,7 +206,7 @@ def test_a_mistake_at_the_top_of_a_file_hides_none_in_its_parameters(tmp_path):
             8,
             ("must not be empty",),
         ),
-        (HEAD + "  a:\n    value: 1\n    unit: B\n    description: 7\n    source: s\n", 7, ("valid string",)),
+        (HEAD + "  a:\n    value: 1\n    unit: B\n    description: 7\n    source: s\n", 7, ("be a text",)),
         (
             HEAD + "  a:\n    value: {rtl: 1}\n    unit: B\n    description: d\n    source: s\n",
             5,

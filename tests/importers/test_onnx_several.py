@@ -248,7 +248,11 @@ def test_shapes_of_several_inputs_are_said_by_name(
 @pytest.mark.parametrize(
     ("case", "how", "reason"),
     [
-        ("cross-entropy", {"loss": LossSpec("mse")}, "the graph ends in a loss, but --loss sets another: z"),
+        (
+            "cross-entropy",
+            {"loss": LossSpec("mse")},
+            "the graph ends in a loss already, so --loss does not apply: 'z'",
+        ),
         (
             Case([X], [gemm("x", "w", "z")], ["z", "x"], W, []),
             {},
@@ -268,7 +272,7 @@ def test_shapes_of_several_inputs_are_said_by_name(
                 [],
             ),
             {},
-            "ends in several losses: z, m",
+            "ends in several losses: 'z', 'm'",
         ),
     ],
 )

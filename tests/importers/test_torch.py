@@ -14,6 +14,7 @@ from configs.errors import InputError, UnsupportedLayerError
 from configs.model_file import InputSpec, read_model
 from configs.model_text import model_text, model_tree
 from configs.yaml_file import parse_yaml
+from importers.export.writer import onnx_bytes
 from importers.torch.check import check_module
 from importers.torch.module import from_torch
 from pulptrain.foreign.foreign_check import loss_of
@@ -489,9 +490,9 @@ def test_masks_and_detached_parameters_are_trained_as_the_module_does(case):
 
 
 ANOTHER_NETWORK = {
-    "a norm that is used twice": (
-        lambda: With(lambda m, x, norm: norm(norm(x)), nn.BatchNorm1d(6)),
-        "call each module once",
+    "statistics after a call": (
+        lambda: With(lambda m, x, norm: norm(x) * norm.running_mean, nn.BatchNorm1d(6)),
+        "use only the first output",
     ),
     "detach_": (lambda: With(lambda m, x: x + x.clone().detach_()), "requires_grad=False"),
     "no_grad": (lambda: With(without_gradient, nn.Linear(6, 6)), "requires_grad=False"),
@@ -523,6 +524,21 @@ def test_what_would_be_trained_otherwise_is_refused_with_a_cure(case):
     make, cure = ANOTHER_NETWORK[case]
     with pytest.raises(UnsupportedLayerError, match=cure):
         from_torch(make(), torch.zeros(4, 6), nn.MSELoss())
+
+
+def test_running_statistics_of_a_norm_called_twice_go_from_call_to_call():
+    module = With(lambda m, x, norm: norm(norm(x).tanh() + x), nn.BatchNorm1d(6, momentum=0.3))
+    with torch.no_grad():
+        module.parts[0].weight.copy_(torch.linspace(0.5, 2, 6))
+    model = from_torch(module, torch.zeros(4, 6), nn.MSELoss())
+    assert agrees(module, model).passed
+    graph, tensors, sample = iteration(model)
+    module(torch.from_numpy(sample["input"]))
+    for role in ("running_mean", "running_var"):
+        (ours,) = (made for name, made in graph.updates.items() if name.endswith(role))
+        np.testing.assert_allclose(tensors[ours], getattr(module.parts[0], role), rtol=1e-5)
+    with pytest.raises(UnsupportedLayerError, match="running statistics that several layers move"):
+        onnx_bytes(model.spec, model.values)
 
 
 def test_gradients_divided_by_how_often_a_word_is_read_are_refused():

@@ -277,13 +277,13 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
         Refused({}, ((),), "needs scores"),
         Refused({"class_weights": [1.0, 2.0]}, ((3,),), "2 class_weights, but 3 classes"),
         Refused({"ignore_index": 1}, ((3,),), "ignore_index needs hard labels"),
-        Refused({"label_smoothing": 1.5}, ((3,),), "less than or equal to 1"),
-        Refused({"weight": 0.0}, ((3,),), "greater than 0"),
+        Refused({"label_smoothing": 1.5}, ((3,),), "must be at most 1"),
+        Refused({"weight": 0.0}, ((3,),), "must be a number above 0"),
     ),
     "bce": (Refused({"element_weights": [1.0, 2.0]}, ((3,),), "2 element_weights, but 3 channels"),),
     "bce_with_logits": (
         Refused({"pos_weight": [1.0, 2.0]}, ((3,),), "2 pos_weight, but 3 channels"),
-        Refused({"pos_weight": -1.0}, ((3,),), "greater than or equal to 0"),
+        Refused({"pos_weight": -1.0}, ((3,),), "must be 0 or more"),
     ),
     "nll": (
         Refused({}, ((),), "needs scores"),

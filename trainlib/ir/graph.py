@@ -228,7 +228,7 @@ class TrainingGraph(Struct, frozen=True):
         """Kept tensor -> tensor that holds its value after the iteration, for those an op updates."""
         written = {name for op in self.ops for name in op.outputs}
         return {
-            str(tensor.alias_of): name
+            self.storage_of(name): name
             for name, tensor in self.tensors.items()
             if tensor.alias_of is not None and tensor.kind in KEPT_KINDS and name in written
         }

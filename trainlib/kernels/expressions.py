@@ -181,7 +181,10 @@ def _names(node: ast.expr) -> frozenset[str]:
 
 def _tree(text: str) -> ast.expr:
     if len(text) > LONGEST:
-        raise ConfigError(f"the expression has {len(text)} characters", cure=f"use {LONGEST} at most")
+        raise ConfigError(
+            f"the expression has {len(text)} characters, above the limit of {LONGEST}",
+            cure=f"use {LONGEST} at most",
+        )
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

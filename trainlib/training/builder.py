@@ -37,6 +37,7 @@ from trainlib.training.built_layer import (
     expanded,
     gradient_name,
     inserted,
+    last_version,
     shared_parameters,
     where_of,
 )
@@ -252,10 +253,10 @@ class GraphBuilder:
             if role in scales:
                 roles[role + SCALE] = self.add(Tensor(name + SCALE, scales[role], "buffer"))
         for role, buffer in plan.buffers.items():
-            name = self.add(
-                Tensor(f"{spec.name}.{role}", buffer.shape, "buffer", buffer.dtype, initial=buffer.initial)
-            )
-            roles[role] = name
+            name = f"{spec.name}.{role}"
+            tensor = Tensor(name, buffer.shape, "buffer", buffer.dtype, initial=buffer.initial)
+            lent = last_version(shared[role][0], self.tensors) if role in shared else ""
+            roles[role] = lent or self.add(tensor)
             roles[f"{role}_updated"] = f"{name}_updated"
         for role, random in plan.randoms.items():
             name = f"{spec.name}.{role}"

@@ -96,7 +96,7 @@ def shared_parameters(
     spec, where = layer.spec, where_of(layer.spec)
     if spec.weights_of is None:
         return {}
-    roles = {PARAMETER_NAMES.get(role, role): role for role in layer.plan.parameters}
+    roles = {PARAMETER_NAMES.get(role, role): role for role in layer.plan.stored}
     words = {name: f"{spec.weights_of}.{name}" for name in roles}
     if not isinstance(spec.weights_of, str):
         words = {name: word if "." in word else f"{word}.{name}" for name, word in spec.weights_of.items()}
@@ -110,29 +110,32 @@ def shared_parameters(
         if name in spec.computed:
             shared[role] = computed(role, word)
             continue
-        owner, its_role = _owner(word, before, where)
+        kind = "buffers" if role in layer.plan.buffers else "parameters"
+        owner, its_role = _owner(word, before, kind, where)
         _check_shared(layer, role, owner, its_role, tensors[owner.roles[its_role]])
         shared[role] = owner.roles[its_role], its_role in owner.trained
-    if isinstance(spec.weights_of, str) and layer.plan.buffers:
-        raise ConfigError(
-            f"a {spec.type} layer cannot use the running statistics of another layer",
-            where=where,
-            cure="write weights_of: {" + ", ".join(f"{name}: {spec.weights_of}" for name in roles) + "}",
-        )
     return shared
 
 
-def _owner(word: str, before: Sequence[BuiltLayer], where: str) -> tuple[BuiltLayer, str]:
-    """The layer of ``layer.parameter``, and the role of the parameter."""
+def last_version(name: str, tensors: Mapping[str, Tensor]) -> str:
+    """Of running statistics that several layers move: what the last of them so far has left."""
+    after = {tensor.alias_of: tensor.name for tensor in tensors.values() if tensor.kind == "buffer"}
+    while name in after:
+        name = after[name]
+    return name
+
+
+def _owner(word: str, before: Sequence[BuiltLayer], kind: str, where: str) -> tuple[BuiltLayer, str]:
+    """The layer of ``layer.parameter``, and the role of the parameter, or of a buffer."""
     name, _, parameter = word.rpartition(".")
-    layers = {layer.spec.name: layer for layer in before if layer.plan.parameters}
+    layers = {layer.spec.name: layer for layer in before if getattr(layer.plan, kind)}
     if name not in layers:
         raise ConfigError(
             f"'weights_of' names '{name}', which is not an earlier layer with parameters",
             where=where,
             cure=suggestion(name, layers),
         )
-    roles = {PARAMETER_NAMES.get(role, role): role for role in layers[name].plan.parameters}
+    roles = {PARAMETER_NAMES.get(role, role): role for role in getattr(layers[name].plan, kind)}
     if parameter not in roles:
         raise ConfigError(
             f"'weights_of' names layer {name}, which has no parameter '{parameter}'",
@@ -156,7 +159,7 @@ def _check_shared(layer: BuiltLayer, role: str, owner: BuiltLayer, its_role: str
             where=where,
             cure="remove 'update_channels' or 'weights_of'",
         )
-    parameter = layer.plan.parameters[role]
+    parameter = layer.plan.stored[role]
     dtype = parameter.dtype or layer.dtype
     order = "sources_first"  # how conv2d and pointwise store the weights of images HWC
     transposed = layer.plan.attributes.get(order) != owner.plan.attributes.get(order)

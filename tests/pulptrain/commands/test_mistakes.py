@@ -93,12 +93,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "run simple-mlp tutorial-cnn",
             "pulptrain run: unexpected word 'tutorial-cnn'",
-            "put a text with spaces in quotes; see pulptrain run -h",
+            "put a text with spaces in quotes; see `pulptrain run -h`",
         ),
         (
             "run pulp-open",
             "'pulp-open' is a SoC, not a model",
-            "use a model (`pulptrain list models`), e.g. pulptrain run tutorial-cnn --soc pulp-open",
+            "use a model (`pulptrain list models`), e.g. `pulptrain run tutorial-cnn --soc pulp-open`",
         ),
         (
             "run simple-mlp --soc simple-mlp",
@@ -290,9 +290,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("run group.yaml", "group.yaml:4: unknown layer 'fcc'", "use 'fc'"),
         (
             "run groups.yaml",
-            "groups.yaml:4: item 1 of 'groups' of optimizer 'sgd' is the text 'fc': input should be a valid "
-            "dictionary",
-            "a mapping: {key: value}",
+            "groups.yaml:4: item 1 of 'groups' of optimizer 'sgd' is the text 'fc', but must be a mapping: "
+            "{key: value}",
+            "use a mapping: {key: value}",
         ),
         (
             "run pair.yaml",

@@ -74,7 +74,7 @@ def test_several_runs_are_drawn_by_the_command_that_plot_names(
     for cores in ("4", "8"):
         assert run(["run", "simple-mlp", "--no-functional", "--cores", cores, "--out", cores, "-q"]) == 0
     said = refused(capsys, "plot", "4", "8", "--what", "breakdown", "-q")
-    program, *arguments = shlex.split(said.partition("on one axis by ")[2])
+    program, *arguments = shlex.split(said.partition("on one axis: ")[2].strip("` \n"))
     assert program == "pulptrain"
     assert run([*arguments, "--width", "5in", "--font", "8pt", "-q"]) == 0
     assert (here / "strips.png").is_file()

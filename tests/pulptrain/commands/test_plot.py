@@ -161,7 +161,7 @@ def test_a_speed_up_adds_up_and_is_at_most_ideal_where_nothing_waits(
         (["8", "8", "--what", "speed-up"], "have the same number of cores, 8"),
         (
             ["8", "2"],
-            "one run, use --what speed-up, or draw all on one axis by pulptrain compare .* --out strips.png",
+            "one run, use --what speed-up, or draw all on one axis: .pulptrain compare .* --out strips.png",
         ),
         (["8", "2", "--what", "speed-up", "--window", "0:9"], "whole runs"),
         (["8", "--out", "all.pdf"], "pictures cannot share the one file"),

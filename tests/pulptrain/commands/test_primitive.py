@@ -71,7 +71,7 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
         (["relu", "--shape", "4x0"], "a size in '4x0' is 0 or too large"),
         (["relu", "--shape", "4", "--dtype", "fp8"], "unknown dtype 'fp8'"),
         (["relu", "--shape", "4", "--option", "slope"], "'slope' is not NAME=VALUE"),
-        (["flatten", "--shape", "4"], "a view runs no code"),
+        (["flatten", "--shape", "4"], "flatten only changes the shape and runs no code"),
         (["relu", "--shape", "4", "--batch", "0"], "must be 1 or more"),
     ],
 )

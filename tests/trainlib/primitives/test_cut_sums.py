@@ -346,3 +346,17 @@ def test_a_part_that_gives_the_whole_sum_would_be_noticed(monkeypatch):
     np.testing.assert_allclose(wrong, 2 * truth, rtol=1e-4, atol=1e-4)
     with pytest.raises(AssertionError, match="off by"):
         assert_close(wrong, truth, 1e-5, "wrong parts")
+
+
+@pytest.mark.parametrize(
+    ("loss", "options", "cut"),
+    [
+        ("mse", {}, {"n": 2, "d0": 18_250}),
+        ("bce", {"element_weights": 0.5}, {"n": 2, "d0": 18_250}),
+        ("bce", {"element_weights": [0.5] * 18_250}, {}),
+        ("berhu", {}, {}),
+    ],
+)
+def test_a_loss_with_a_term_for_each_element_is_cut_and_one_of_the_largest_error_is_not(loss, options, cut):
+    graph, ops, _ = steps_of(loss, options, (18_250,), batch=2)
+    assert dict(lowering_of(ops["LOSS"]).reductions(ops["LOSS"], graph.tensors)) == cut

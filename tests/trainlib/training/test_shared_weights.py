@@ -68,6 +68,19 @@ input: {shape: [2, 6, 6]}
   - {name: conv, type: conv2d, out_channels: 3, kernel: 3, inputs: [input], weights_of: {weight: product.out}}
 """
 )
+NORMS = (
+    """name: norms
+inputs: {left: {shape: [3, 4]}, right: {shape: [3, 4]}}
+"""
+    + END
+    + """
+  - {name: one, type: batch_norm, inputs: [left]}
+  - {name: two, type: batch_norm, inputs: [right], weights_of: one, momentum: 0.3}
+  - {name: apart, type: subtract, inputs: [one, two]}
+  - {name: three, type: batch_norm, weights_of: {running_mean: one, running_var: two}, recompute: true}
+  - {name: act, type: tanh}
+"""
+)
 UNROLLED = (
     """name: unrolled
 inputs: {a: {shape: [3]}, b: {shape: [3]}, c: {shape: [3]}}
@@ -160,6 +173,27 @@ def test_the_sum_lies_where_the_first_gradient_lies(tmp_path: Path) -> None:
     assert [op.inputs[1] for op in sums] == ["in1.weight.grad@in2", "in1.weight.grad@in1"]
 
 
+@pytest.mark.needs_torch
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_norms_that_share_running_statistics_move_them_in_their_order(dtype: str, tmp_path: Path) -> None:
+    """Each call has the statistics of its own batch; the running ones go from call to call, as in PyTorch."""
+    import torch
+
+    graph, start, made = iteration(read(tmp_path, NORMS))
+    given = in_torch(start)
+    y, mean, var = dict[str, Any](), torch.zeros(3, dtype=torch.double), torch.ones(3, dtype=torch.double)
+    for name, of, momentum in (("one", "left", 0.1), ("two", "right", 0.3), ("three", "", 0.1)):
+        x = given[of] if of else y["one"] - y["two"]
+        y[name] = torch.nn.functional.batch_norm(x, mean, var, training=True, momentum=momentum)
+    assert graph.updates["one.running_mean"] == "three.running_mean_updated"
+    assert {key for key in graph.updates if "running" in key} == {"one.running_mean", "one.running_var"}
+    for role, expected in (("mean", mean), ("var", var)):
+        np.testing.assert_allclose(made[f"three.running_{role}_updated"], expected, rtol=1e-6)
+    functional = pt.run(str(tmp_path / "m.yaml"), "pulp-open", iterations=3, dtype=dtype, accumulate=2)
+    assert functional.summary["functional"]["passed"]
+    assert functional.summary["functional"]["without_truth"] == 0
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_shared_weight_has_one_gradient_in_the_memory_plan(name: str, tmp_path: Path) -> None:
     """Bytes and lifetimes: that of the first use lives to the end, those of others until they are added."""
@@ -244,6 +278,8 @@ def test_layers_of_a_script_share_by_object() -> None:
             "table, whose type is embedding, not linear",
         ),
         (CONVOLUTION, ("weights_of: first", "weights_of: relu"), "'relu', which is not an earlier layer"),
+        (NORMS, ("running_mean: one", "weight: one.running_mean"), "no parameter 'running_mean'"),
+        (NORMS, ("running_var: two", "running_var: apart"), "'apart', which is not an earlier layer"),
         (COMPUTED, ("weight: product.out", "weight: conv.out"), "'conv.out' is not the output of an earlier"),
         (COMPUTED, ("weight: product.out", "weight: size.out"), "needs a weight .*, but size.out is"),
         (COMPUTED, ("product.out}", "product.out}, update_channels: 2"), "'update_channels' does not apply"),

@@ -132,10 +132,10 @@ def _nests(attributes: Mapping[str, Any], shape: Shape) -> LossNests:
     return LossNests("cross_entropy_rows_fw", "cross_entropy_rows_bw", sizes, cut=may_cut(attributes, shape))
 
 
-def may_cut(attributes: Mapping[str, Any], shape: Shape) -> bool:
-    """Whether places need not be seen together, as for a mean that weighs or leaves out some of them."""
+def may_cut(attributes: Mapping[str, Any], shape: Shape) -> str:
+    """Places, where they need not be seen together, as for a mean that weighs or leaves out some of them."""
     counted_first = attributes["class_weights"] is not None or attributes["ignore_index"] is not None
-    return len(shape) > 2 and not (counted_first and attributes["reduction"] == "mean")
+    return "places" if len(shape) > 2 and not (counted_first and attributes["reduction"] == "mean") else ""
 
 
 def class_sizes(attributes: Mapping[str, Any], shape: Shape) -> dict[str, int]:

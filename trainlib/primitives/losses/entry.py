@@ -57,7 +57,7 @@ def loss(
     (`trainlib.primitives.derivative`); with `own_slope`, where no term is of an element, they are `slopes`.
     Formulas are computed in float64 and rounded once, in fp32 if `single`.
     `labels` is the plan of the labels (default: fp32 of the shape of the output, of such `values`);
-    `unlabelled`: there are none. `nests` are those of value and gradient.
+    `unlabelled`: there are none. `nests` are those of value and gradient; two names: elements may be cut.
     """
 
     def allowed(attributes: Mapping[str, Any]) -> LabelValues:
@@ -95,7 +95,9 @@ def loss(
         return {"loss": np.array([share * np.sum(summed(op, exact))]), "dy": whole}
 
     reads = ("y",) if unlabelled else ("y", "label")
-    chosen = nests if not isinstance(nests, tuple) else lambda attributes, shape: LossNests(*nests)
+    chosen = (
+        nests if not isinstance(nests, tuple) else lambda attributes, shape: LossNests(*nests, cut="elements")
+    )
     each, counts = {"loss": summed, "dy": sloped}, "label" in parameters(count)
     lowering = LossLowering(chosen, value, gradient, each, scale, counts)
     return LossPrimitive(

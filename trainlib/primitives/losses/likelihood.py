@@ -87,7 +87,7 @@ def _bce_nests(name: str) -> Any:
             "weighted": int(weights["element_weights"] != 1.0),
             "lists": sum(isinstance(item, list) for item in weights.values()),
         }
-        return LossNests(f"{name}_fw", f"{name}_bw", sizes)
+        return LossNests(f"{name}_fw", f"{name}_bw", sizes, cut="" if sizes["lists"] else "elements")
 
     return nests
 
@@ -166,9 +166,9 @@ def poisson_slopes(y: Array, label: Array, log_input: bool, eps: float) -> Any:
     return np.exp(y) - label if log_input else 1 - label / (y + eps)
 
 
-def _own_sizes(name: str, *names: str) -> Any:
+def _own_sizes(name: str, *names: str, cut: str = "") -> Any:
     return lambda options, shape: LossNests(
-        f"{name}_fw", f"{name}_bw", {key: int(options[key]) for key in names}
+        f"{name}_fw", f"{name}_bw", {key: int(options[key]) for key in names}, cut=cut
     )
 
 
@@ -245,7 +245,7 @@ LIKELIHOODS = (
         "poisson_nll",
         terms=poisson_terms,
         slopes=poisson_slopes,
-        nests=_own_sizes("poisson_nll", "log_input", "full"),
+        nests=_own_sizes("poisson_nll", "log_input", "full", cut="elements"),
         options=PoissonSchema,
         values=COUNTS,
         examples=(

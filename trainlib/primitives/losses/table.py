@@ -16,6 +16,7 @@ from trainlib.primitives.losses.cross_entropy import CROSS_ENTROPY
 from trainlib.primitives.losses.entry import loss
 from trainlib.primitives.losses.likelihood import LIKELIHOODS
 from trainlib.primitives.losses.margins import MARGINS
+from trainlib.primitives.lowering.elementwise import LossNests
 
 
 class BerhuLimit(LossSchema):
@@ -92,7 +93,7 @@ PRIMITIVES: tuple[LossPrimitive, ...] = (
         "berhu",
         terms=berhu_terms,
         slopes=berhu_slopes,
-        nests=("berhu_fw", "berhu_bw"),
+        nests=lambda attributes, shape: LossNests("berhu_fw", "berhu_bw"),  # the limit is of all elements
         options=BerhuLimit,
         examples=(Example(inputs=((10,),)), Example({"alpha": 0.5}, ((2, 3, 4),))),
     ),

@@ -194,14 +194,14 @@ def _single(array: Array) -> Array:
 class LossNests(Struct, frozen=True):
     """The nests of a loss, and the sizes they name besides `elements`; `per_sample`: one call for each.
 
-    `cut`: samples and places [samples, classes, places] may be cut, of which each has a term of its own.
+    `cut`: what has a term of its own, ``places`` of [samples, classes, places] or ``elements``; may be cut.
     """
 
     value: str
     gradient: str
     sizes: Mapping[str, int] = {}
     per_sample: bool = False
-    cut: bool = False
+    cut: str = ""
 
 
 @dataclass(frozen=True)
@@ -227,19 +227,22 @@ class LossLowering(AxesLowering):
 
     def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
         """y [samples, classes, places]; labels lack the classes. Those that are never cut are whole."""
-        rank = len(tensors[op[role]].shape)
-        if role == "loss" or not self._may_be_cut(op, tensors):
+        rank, cut = len(tensors[op[role]].shape), self._cut(op, tensors)
+        if role == "loss" or not cut:
             return tuple(f"{place} of {role}" for place in range(rank))
+        if cut == "elements":
+            return LEADING[:rank]
         axes = (BATCH, "classes", "places", *LEADING[3:])
         return axes[:rank] if rank == len(tensors[op["y"]].shape) else (BATCH, *axes[2 : 1 + rank])
 
-    def _may_be_cut(self, op: Op, tensors: Tensors) -> bool:
+    def _cut(self, op: Op, tensors: Tensors) -> str:
         return self.nests(op.attributes, tensors[op["y"]].shape).cut
 
     def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Samples, and the first dimension of the places; the value is a sum over all elements."""
-        if not self._may_be_cut(op, tensors):
-            return {}
+        """Samples, and the first dimension of the places, or of elements two; the value is a sum over all."""
+        cut, shape = self._cut(op, tensors), tensors[op["y"]].shape
+        if cut != "places":
+            return leading_extents(shape) if cut else {}
         sizes = self._sizes(op, tensors, (BATCH, "places"))
         return {name: size for name, size in sizes.items() if size > 1}
 
