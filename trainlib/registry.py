@@ -39,8 +39,7 @@ _FILES = (
     "trainlib.primitives.shapes.flatten",
     "trainlib.primitives.elementwise.broadcast_add",
     "trainlib.primitives.elementwise.expand",
-    "trainlib.primitives.elementwise.parameter",
-    "trainlib.primitives.elementwise.position",
+    "trainlib.primitives.elementwise.trained",
     "trainlib.primitives.attention.class_token",
     "trainlib.primitives.recurrent.cells",
     "trainlib.primitives.attention.embedding",
@@ -83,6 +82,7 @@ _SEVERAL = (
     "trainlib.primitives.pooling.reduce_max",
     "trainlib.primitives.elementwise.arithmetic",
     "trainlib.primitives.recurrent.cells",
+    "trainlib.primitives.elementwise.trained",
 )
 """Those of several, in the order in which a name that is no file's is looked for in them."""
 
