@@ -50,7 +50,7 @@ def tried(seed: int, folder: Path) -> tuple[str, str]:
 
 
 @pytest.mark.needs_gcc
-@pytest.mark.parametrize("seed", [1, 2, 5])
+@pytest.mark.parametrize("seed", [2, 10, 19])
 def test_a_drawn_network_is_right(seed: int, tmp_path: Path) -> None:
     assert tried(seed, tmp_path)[0] == RIGHT
 
