@@ -127,7 +127,7 @@ def onnx_bytes(spec: ModelSpec, values: Mapping[str, Array]) -> bytes:
         raise InputError(
             f"the ONNX file of the model would have {size_bytes:,} B, but the limit is {MOST_BYTES:,} B",
             where=spec.where,
-            cure="use the YAML format: pulptrain convert MODEL NAME.yaml (weights go to NAME.npz)",
+            cure="use the YAML format: `pulptrain convert MODEL NAME.yaml` (weights go to NAME.npz)",
         )
     onnx.checker.check_model(model)
     return bytes(model.SerializeToString(deterministic=True))

@@ -87,7 +87,7 @@ def _read(
         raise _wrong(
             f"the model has opset {opset}, where {older.op_type} differs from opset {OLDEST_OPSET}",
             where,
-            f"use opset {OLDEST_OPSET} or newer: onnx.version_converter.convert_version(model, 17)",
+            f"use opset {OLDEST_OPSET} or newer: `onnx.version_converter.convert_version(model, 17)`",
         )
     initializers = initializers_of(graph, file)
     merged = taken_apart(graph, initializers)
@@ -196,7 +196,7 @@ def _inlined(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
         raise _wrong(
             f"the functions of the file cannot be inlined: {_short(error)}",
             where,
-            "call onnx.inliner.inline_local_functions before saving",
+            "call `onnx.inliner.inline_local_functions` before saving",
         ) from None
 
 

@@ -179,7 +179,9 @@ def _prelu(item: TrainingNode) -> None:
     sizes = tuple(size for size in draft.shape(slope) if size > 1)
     behind = draft.shape(slope)[-len(shape[2:]) :] if shape[2:] else ()
     if prod(sizes) != 1 and (sizes != shape[1:2] or prod(behind) != 1):
-        raise CannotTakeError(f"slopes have shape {list(draft.shape(slope))}", "use one slope per channel")
+        raise CannotTakeError(
+            f"slopes of shape {list(draft.shape(slope))} are not supported", "use one slope per channel"
+        )
     parameters = {"w": draft.view(slope, sizes or (1,))}
     options = {"per_channel": bool(sizes)}
     item.give(item.forward("prelu", (item.read(0),), options, item.out(), parameters))

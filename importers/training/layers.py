@@ -262,7 +262,7 @@ def _biased(item: TrainingNode, made: str, bias: str, columns: int) -> str:
         return item.forward("position", (rows,), {}, item.out(), weights, suffix="_bias")
     if prod(sizes) == prod(shape):
         return item.forward("add", (made, draft.view(bias, shape)), {}, item.out(), suffix="_bias")
-    raise CannotTakeError(f"the bias of the node has shape {list(sizes)}", f"use a bias of shape [{columns}]")
+    raise CannotTakeError(f"a bias of shape {list(sizes)} does not fit", f"use a bias of shape [{columns}]")
 
 
 # Convolutions and pooling

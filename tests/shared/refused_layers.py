@@ -34,7 +34,11 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
         Refused({"out_channels": 2, "kernel": 3, "stride": 0}, ((1, 8, 8),), "stride is 0, but"),
         Refused({"out_channels": 2, "kernel": 3, "dilation": [1, 0]}, ((1, 8, 8),), "dilation is .*, but"),
         Refused({"out_channels": 2, "kernel": 3, "dilation": 4}, ((1, 8, 8),), "dilated to 9x9 is larger"),
-        Refused({"out_channels": 2, "kernel": 3, "padding": -1}, ((1, 8, 8),), "use padding of 0"),
+        Refused(
+            {"out_channels": 2, "kernel": 3, "padding": -1},
+            ((1, 8, 8),),
+            "padding is -1, but must be 0 or more",
+        ),
         Refused({"out_channels": 2, "kernel": 3, "padding": [1, 1, 1]}, ((1, 8, 8),), "one number, "),
         Refused({"out_channels": 2, "kernel": [3, 3, 3]}, ((1, 8, 8),), "one number or"),
         Refused({"out_channels": 4, "kernel": 3, "groups": 2}, ((3, 8, 8),), "does not divide the 3 input"),

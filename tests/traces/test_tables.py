@@ -77,7 +77,7 @@ def test_bad_tables_are_refused_with_their_place(tmp_path: Path) -> None:
     lines = good.splitlines()
     lines[2] = lines[2].replace(",", ",soon,", 1)
     path.write_text("\n".join(lines))
-    with pytest.raises(InputError, match=r"trace\.csv:3: the row does not have"):
+    with pytest.raises(InputError, match=r"trace\.csv:3: the row has \d+ fields, but the header has \d+"):
         read_table(path)
     lines[2] = good.splitlines()[2].replace(",", ",soon", 1)
     path.write_text("\n".join(lines))

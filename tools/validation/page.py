@@ -97,7 +97,8 @@ def page(done: Mapping[str, Validation]) -> str:
     goals = _targets(done)
     unmet = [line.split(" | ")[0].removeprefix("| ") for line in goals if line.endswith("| **no** |")]
     met = len(goals) - 2 - len(unmet)
-    verdict = f"**{met} of {met + len(unmet)} goals are met.** Not met: {'; '.join(unmet) or 'none'}."
+    listed = "; ".join(f"*{name}*" for name in unmet) or "none"
+    verdict = f"**{met} of {met + len(unmet)} goals are met.** Not met: {listed}."
     parts = [TITLE, "", QUESTION, verdict, "", READING, "## Goals and results", "", *goals, ""]
     parts += _worst_on_rtl(done)
     matmuls = done["mm"].results

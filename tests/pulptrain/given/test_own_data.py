@@ -117,7 +117,7 @@ def test_a_generator_that_ends_and_what_is_no_pair_are_refused() -> None:
         pt.run(model(), data=iter(pairs[:3]), iterations=5)
     with pytest.raises(pt.InputError, match="is not a pair"):
         pt.run(model(), data=[1, 2, 3])
-    with pytest.raises(pt.InputError, match="as samples"):
+    with pytest.raises(pt.InputError, match=r"must be pairs \(x, y\), not 7"):
         pt.run(model(), data=7)
 
 

@@ -270,7 +270,7 @@ def test_a_program_that_leaves_its_plan_is_refused() -> None:
     stray = replace(start.commands[0], external_address=prepared.schedule.peak_bytes["l2"])
     actions[number] = replace(start, commands=(stray, *start.commands[1:]))
     broken = replace(schedule, program=Program(schedule.program.name, tuple(actions)))
-    with pytest.raises(PlanError, match=r"l2 bytes .*the memory plan has no buffer during conv1\.FW"):
+    with pytest.raises(PlanError, match=r"L2 bytes .*the memory plan has no buffer during conv1\.FW"):
         Executor(broken, prepared.timing, prepared.cost_model)
     # One buffer shortened by an op: the program reads it after its life.
     early = tuple(

@@ -111,7 +111,7 @@ def test_plot_draws_the_map_alone_and_again(folder: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        (["--home", "fc.weight=l1"], "TENSOR=l2, TENSOR=l3"),
+        (["--home", "fc.weight=l1"], "fc.weight=l2, fc.weight=l3"),
         (["--home", "fc.wieght=l3"], "fc.weight"),
         (["--placement", "bestfit"], "best-fit"),
         (["--l3", "lots"], "--l3"),

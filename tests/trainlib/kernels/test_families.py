@@ -219,7 +219,7 @@ def test_a_product_stored_at_once_becomes_a_multiply_add() -> None:
 
 
 def test_a_kernel_without_an_accumulation_cannot_add() -> None:
-    with pytest.raises(ConfigError, match=r"k\.yaml:3: the kernel cannot add to C: no loop over k"):
+    with pytest.raises(ConfigError, match=r"k\.yaml:3: --add-to-c needs a kernel that sums products"):
         accumulating(parse_nest("S:C(0,0)"), "k.yaml:3")
 
 

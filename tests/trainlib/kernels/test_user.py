@@ -98,7 +98,7 @@ def test_a_wrong_file_is_refused_with_its_line(
     ("arguments", "message"),
     [
         (["kernel", "nowhere.yaml"], "nowhere.yaml: the kernel file does not exist"),
-        (["kernel", "some/kernel"], "use a file that ends in .yaml"),
+        (["kernel", "some/kernel"], "or a file that ends in .yaml"),
         (["kernel", "dot.S", "--n", "4"], "needs B transposed"),
         (["kernel", "mm", "--dtype", "bf16"], "mm_fp16_SIMD_4x8"),
         (["kernel", "mm_fp16", "--dtype", "fp32"], "elements of 2 bytes"),

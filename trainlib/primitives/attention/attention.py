@@ -7,19 +7,19 @@ keys]. One step does one product (or one softmax), so that every dimension of it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
 
+from trainlib.ir.access import Index, Term
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import Ranges, Tensors, part
+from trainlib.ir.steps import Tensors
 from trainlib.primitives.attention.softmax import SUMS, RowLowering, softmax_gradient_passes, softmax_passes
-from trainlib.primitives.lowering.axes import Area, Axes, AxesLowering, Form
+from trainlib.primitives.lowering.axes import Axes, AxesLowering, Form, Groups
 from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.forks import Fork
-from trainlib.primitives.lowering.pieces import Piece, TileBuilder
-from trainlib.primitives.lowering.row_loop import RowLoop
+from trainlib.primitives.lowering.products import Each, ProductLowering, multiplied, turning
 
 _SIZES = {
     BATCH: "batch",
@@ -59,7 +59,7 @@ def alpha_over_rank(op: Op) -> float:
     return float(op.attributes["adapter"]["alpha"] / op.attributes["rank"])
 
 
-class _OfHeads(AttentionLowering):
+class _OfHeads(ProductLowering, AttentionLowering):
     """A product per head; ``rows`` are those of the heads in a sequence."""
 
     def __init__(self, axes: Mapping[str, Axes]) -> None:
@@ -70,25 +70,17 @@ class _OfHeads(AttentionLowering):
         """Rows of heads by queries or keys, or scores."""
         return self._axes[role]
 
+    def dimensions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
+        """With the rows of a head."""
+        return {**super().dimensions(op, tensors), "of head": _head(op)}
+
+    def maps(self, op: Op, tensors: Tensors) -> Mapping[str, Index]:
+        """Rows of heads."""
+        terms = Term("heads", _head(op)), Term("of head")
+        return {"rows": Index("rows", op.attributes["features"], terms)}
+
     def macs(self, op: Op, tensors: Tensors) -> int:
         return _head(op) * prod(self.dimensions(op, tensors)[name] for name in SCORES)
-
-    def area(self, op: Op, tensors: Tensors, ranges: Ranges) -> Area:
-        area = super().area(op, tensors, ranges)
-        first, last = area.extents["heads"]
-        area.extents["rows"] = first * _head(op), last * _head(op)
-        return area
-
-    def of_heads(self, area: Area) -> Iterator[tuple[Piece, ...]]:
-        """What is read and the result, for every sample and head of the tile."""
-        (heads,) = area.shape("heads")
-        wholes = []
-        for role, (_, *rows, columns) in self._axes.items():
-            shape = (heads, prod(area.shape(*rows)) // heads, *area.shape(columns))
-            wholes.append((role, shape))
-        for sample in area.samples:
-            for head in range(heads):
-                yield tuple(Piece(part(role, sample), shape, 0).row(head) for role, shape in wholes)
 
 
 def scaling(buffer: str, axes: Axes, number: float) -> Fork:
@@ -106,18 +98,6 @@ def scaling(buffer: str, axes: Axes, number: float) -> Fork:
     )
 
 
-def scale(build: TileBuilder, target: Piece, number: float) -> None:
-    """target *= number."""
-    loop = RowLoop(lambda x, factor: x * factor, "X", "Y", numbers={"factor": float(np.float32(number))})
-    build.loop("scale_by_number", {"X": target, "Y": target}, loop, elements=prod(target.shape))
-
-
-def whole_matrix(area: Area, role: str) -> Piece:
-    """All rows of a box of scores as one matrix."""
-    *rows, columns = area.shape(*SCORES)
-    return Piece(role, (prod(rows), columns), 0)
-
-
 class HeadScores(_OfHeads):
     """result[q, k] = leftᵀ[q, H] · right[H, k] of every head, times 1 / sqrt(H) if `scaled`.
 
@@ -130,14 +110,17 @@ class HeadScores(_OfHeads):
         super().__init__({left: (BATCH, "rows", "queries"), right: (BATCH, "rows", "keys"), result: SCORES})
         self.scaled = scaled
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
+    def scratch(self, form: Form) -> Mapping[str, Groups]:
+        """The left one of a head."""
+        return {"turned": (("queries",), ("of head",))}
+
+    def kernels(self, form: Form) -> Sequence[Each | Fork]:
         """Some queries and keys of some heads."""
-        turned = build.temporary("turned", *area.shape("queries"), _head(area.op))
-        for left, right, result in self.of_heads(area):
-            build.transpose(left, turned)
-            build.matmul(turned, right, result)
-        if self.scaled:
-            scale(build, whole_matrix(area, area.op.writes[0]), _head(area.op) ** -0.5)
+        left, right, result = self._axes
+        turned = turning(left, "turned", "of head", "queries")
+        scores = multiplied(form, "turned", right, result, "queries", "of head", "keys")
+        scaled = [scaling(result, SCORES, _head(form.op) ** -0.5)] if self.scaled else []
+        return [Each((BATCH, "heads"), [turned, scores]), *scaled]
 
 
 class HeadSum(_OfHeads):
@@ -152,10 +135,11 @@ class HeadSum(_OfHeads):
         super().__init__({source: (BATCH, "rows", over), weights: SCORES, result: (BATCH, "rows", left)})
         self.kept, self.summed = (BATCH, "heads", left), (over,)
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
+    def kernels(self, form: Form) -> Sequence[Each]:
         """Some columns of some heads of the result, or what a part of their sums gives to them."""
-        for source, weights, result in self.of_heads(area):
-            build.matmul(source, weights, result, trans_b=self.summed == ("keys",))
+        (source, weights, result), (over,), left = self._axes, self.summed, self.kept[-1]
+        product = multiplied(form, source, weights, result, "of head", over, left)
+        return [Each((BATCH, "heads"), [product])]
 
 
 class _Rows(RowLowering, AttentionLowering):

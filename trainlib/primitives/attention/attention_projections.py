@@ -9,16 +9,24 @@ tensor as large as a sequence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Tensors
-from trainlib.primitives.attention.attention import AttentionLowering, alpha_over_rank, scale
-from trainlib.primitives.lowering.axes import Area, Axes
+from trainlib.primitives.attention.attention import AttentionLowering, alpha_over_rank, scaling
+from trainlib.primitives.lowering.axes import Area, Axes, Form, Groups
 from trainlib.primitives.lowering.calls import BATCH
-from trainlib.primitives.lowering.pieces import ROW_SUM, Piece, TileBuilder
-from trainlib.primitives.lowering.row_loop import RowLoop
+from trainlib.primitives.lowering.forks import Fork, column_sum, row_sum
+from trainlib.primitives.lowering.products import (
+    Call,
+    Calls,
+    Each,
+    Product,
+    ProductLowering,
+    multiplied,
+    turning,
+)
 
 PROJECTIONS = {**dict.fromkeys("qkv", ("features", "width")), "o": ("width", "features")}
 """Queries, keys, values and output: rows and columns of their weights. Each may have an adapter."""
@@ -35,14 +43,6 @@ for _name, (_rows, _columns) in PROJECTIONS.items():
     _AXES |= {f"h{_name}": (BATCH, "rank", "tokens"), f"w{_name}": (_rows, _columns), f"b{_name}": (_rows,)}
     _AXES |= zip((f"w{_name}{end}" for end in ENDS), (("rank", _columns), (_rows, "rank")), strict=True)
 
-_BIASED = RowLoop(
-    lambda y, b: y + b[:, None], "YG", "Y", {"Y": "r*M + i", "G": "r"}, rows=("N",), elements=("M",)
-)
-"""Row program of a bias."""
-
-_BY_COLUMNS = ("x", "dy")
-"""Sequences stored [L, E], where the others are [F, L] or [R, L]."""
-
 
 def low_rank(op: Op) -> list[tuple[str, str]]:
     """What the terms that adapters add to a step are made of: a matrix and an inner sequence each."""
@@ -50,11 +50,13 @@ def low_rank(op: Op) -> list[tuple[str, str]]:
     return list(zip([role for role in op.reads if role.endswith(ENDS)], hidden, strict=False))
 
 
-class _Projection(AttentionLowering):
+class _Projection(ProductLowering, AttentionLowering):
     """What the steps share."""
 
     once = ""
     """A bias, its gradient and the terms of adapters belong to the tile that begins this dimension."""
+    term: Axes
+    """Dimensions of what an adapter adds to a sample."""
     always = True
     """Whether there may be such a thing without an adapter."""
 
@@ -81,118 +83,106 @@ class _Projection(AttentionLowering):
         inner = len(low_rank(op)) * sizes.get("rank", 0)
         return super().macs(op, tensors) + inner * prod(sizes[name] for name in self.kept)
 
-    def add_bias(self, area: Area, build: TileBuilder, total: Piece, bias: str) -> None:
-        """total[n, m] += bias[n], if there is one."""
-        if bias in self.loaded(area):
-            rows, columns = total.shape
-            term = area.piece(bias)
-            arrays = {"Y": total, "G": term}
-            build.loop("row_bias", arrays, _BIASED, N=rows, M=columns)
+    def turned(self, form: Form) -> Sequence[str]:
+        """What is transposed, into a buffer of that name."""
+        return [weight for weight, _ in low_rank(form.op) if weight.endswith("_down")]
 
-    def low_rank(
-        self, area: Area, build: TileBuilder, *rows_and_columns: str
-    ) -> Callable[[Piece, int], None]:
-        """Adds the products of the adapters that the tile loads to what it has made of a sample."""
-        pairs = low_rank(area.op) if area.begins(self.once) else []
-        term = build.temporary("low_rank", *area.shape(*rows_and_columns)) if pairs else None
-        left = {weight: area.piece(weight) for weight, _ in pairs}
-        for weight, matrix in left.items():
-            if weight.endswith("_down"):
-                left[weight] = build.temporary(f"{weight}_transposed", *reversed(matrix.shape))
-                build.transpose(matrix, left[weight])
+    def scratch(self, form: Form) -> Mapping[str, Groups]:
+        """A term of the adapters, and what is transposed."""
+        return {"low_rank": tuple((axis,) for axis in self.term), **self.transposes(form)}
 
-        def add(total: Piece, sample: int) -> None:
-            for weight, hidden in pairs:
-                build.added_matmul(left[weight], area.piece(hidden, sample), total, term)
+    def transposes(self, form: Form) -> Mapping[str, Groups]:
+        """Buffers of what is transposed."""
+        axes = {role: form.axes(role)[-2:] for role in self.turned(form)}
+        return {f"{role}_transposed": ((columns,), (rows,)) for role, (rows, columns) in axes.items()}
 
-        return add
+    def first(self, form: Form, total: str, bias: str = "") -> Each:
+        """What is added to a sample of a total: a bias, and the products of adapters."""
+        rows, tokens = self.term
+        moves, formula = f"{total} {bias} -> {total}", lambda y, b: y + b
+        sizes: dict[str, Axes] = {"N": (rows,), "M": (tokens,)}
+        biased = Fork("row_bias", f"Y:{total} G:{bias}", moves, formula, sizes, ("N",), ("M",))
+        products = [
+            multiplied(form, self._upright(form, weight), hidden, total, rows, "rank", tokens, "low_rank")
+            for weight, hidden in low_rank(form.op)
+        ]
+        return Each((), [*([biased] if bias in form.op else []), *products], (self.once,))
 
-    def scaled(self, area: Area, build: TileBuilder, target: Piece) -> None:
+    def _upright(self, form: Form, role: str) -> str:
+        return f"{role}_transposed" if role in self.turned(form) else role
+
+    def turnings(self, form: Form) -> list[Fork]:
+        """Transposes what it has to."""
+        return [turning(role, f"{role}_transposed", *form.axes(role)[-2:]) for role in self.turned(form)]
+
+    def scaled(self, form: Form, target: str) -> Sequence[Fork]:
         """Times alpha / R, if it is the inner sequence of an adapter."""
-        if "rank" in self.kept and (factor := alpha_over_rank(area.op)) != 1:
-            scale(build, target, factor)
-
-    def add_products(self, area: Area, build: TileBuilder, left: str, right: str, result: str) -> None:
-        """result[n, m] = sum over the samples and tokens of left · right, transposed first where needed."""
-        turned = {
-            role: build.temporary(f"{role}_transposed", *reversed(area.piece(role, 0).shape))
-            for role, by_columns in ((left, False), (right, True))
-            if (role in _BY_COLUMNS) != by_columns
-        }
-        target = area.piece(result)
-        several = len(area.samples) > 1
-        term = build.temporary("dw_of_sample", *target.shape) if several else None
-        for sample in area.samples:
-            for role, matrix in turned.items():
-                build.transpose(area.piece(role, sample), matrix)
-            a, b = (turned.get(role) or area.piece(role, sample) for role in (left, right))
-            build.added_matmul(a, b, target, term if sample else None)
+        factor = alpha_over_rank(form.op) if "rank" in self.kept else 1
+        return [scaling(target, self.kept[1:], factor)] if factor != 1 else []
 
 
 class Projection(_Projection):
     """One of q, k, v [F, L] = W[F, E] · xᵀ + b; (F, E, L). Of an adapter, one of h [R, L]: `rows` rank."""
 
     def __init__(self, rows: str = "features", source: str = "x") -> None:
-        self.kept = (BATCH, rows, "tokens")
-        self.once = "width" if source == "x" else "features"
+        self.kept, self.term = (BATCH, rows, "tokens"), (rows, "tokens")
+        self.once = "width" if source in ("x", "dy") else "features"
         self.summed = (self.once,)
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
+    def kernels(self, form: Form) -> Sequence[Each | Fork]:
         """Some features of some tokens; the bias with the first elements of the tokens."""
-        (source, weight, *_), (name,) = area.op.reads, area.op.writes
-        add_low_rank = self.low_rank(area, build, *self.kept[1:])
-        for sample in area.samples:
-            target = area.piece(name, sample)
-            trans_b = source in _BY_COLUMNS
-            build.matmul(area.piece(weight), area.piece(source, sample), target, trans_b=trans_b)
-            self.add_bias(area, build, target, f"b{name}")
-            add_low_rank(target, sample)
-            self.scaled(area, build, target)
+        (source, weight, *_), (name,), (rows, tokens) = form.op.reads, form.op.writes, self.term
+        product = multiplied(form, weight, source, name, rows, self.once, tokens)
+        made: Calls = [product, self.first(form, name, f"b{name}"), *self.scaled(form, name)]
+        return Each((), self.turnings(form), (self.once,)), Each((BATCH,), made)
 
 
 class OutputProjection(_Projection):
     """y[L, E] = (Wo[E, F] · map[F, L] + bo)ᵀ; (E, F, L)."""
 
     kept, summed, once = (BATCH, "tokens", "width"), ("features",), "features"
+    term = ("width", "tokens")
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
+    def scratch(self, form: Form) -> Mapping[str, Groups]:
+        """With the result of a sample."""
+        return {"y_transposed": (("width",), ("tokens",)), **super().scratch(form)}
+
+    def kernels(self, form: Form) -> Sequence[Each]:
         """Some elements of some tokens; the bias with the first features."""
-        turned = build.temporary("y_transposed", *area.shape("width", "tokens"))
-        add_low_rank = self.low_rank(area, build, "width", "tokens")
-        for sample in area.samples:
-            build.matmul(area.piece("wo"), area.piece("map", sample), turned)
-            self.add_bias(area, build, turned, "bo")
-            add_low_rank(turned, sample)
-            build.transpose(turned, area.piece("y", sample))
+        product = multiplied(form, "wo", "map", "y_transposed", "width", "features", "tokens")
+        turned = turning("y_transposed", "y", "width", "tokens")
+        made: Calls = [product, self.first(form, "y_transposed", "bo"), turned]
+        return Each((), self.turnings(form), (self.once,)), Each((BATCH,), made)
 
 
-class OutputGradient(_Projection):
+class OutputGradient(Projection):
     """dmap[F, L] = Woᵀ · dyᵀ; (F, E, L). Of an adapter, one of dh [R, L] = upᵀ · gradient: `rows` rank."""
 
     always = False
 
     def __init__(self, rows: str = "features", source: str = "dy") -> None:
-        self.kept = (BATCH, rows, "tokens")
-        self.once = "width" if source == "dy" else "features"
-        self.summed = (self.once,)
+        super().__init__(rows, source)
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
+    def scratch(self, form: Form) -> Mapping[str, Groups]:
+        """With the weight."""
+        turned: Groups = (self.term[:1], (self.once,))
+        return {f"{form.op.reads[1]}_transposed": turned, **super().scratch(form)}
+
+    def kernels(self, form: Form) -> Sequence[Each | Fork]:
         """Some columns of the weight, transposed once."""
-        (source, weight, *_), (name,) = area.op.reads, area.op.writes
-        turned = build.temporary(f"{weight}_transposed", *area.shape(self.kept[1], self.once))
-        build.transpose(area.piece(weight), turned)
-        add_low_rank = self.low_rank(area, build, *self.kept[1:])
-        for sample in area.samples:
-            target = area.piece(name, sample)
-            build.matmul(turned, area.piece(source, sample), target, trans_b=source in _BY_COLUMNS)
-            add_low_rank(target, sample)
-            self.scaled(area, build, target)
+        (source, weight, *_), (name,), (rows, tokens) = form.op.reads, form.op.writes, self.term
+        upright = f"{weight}_transposed"
+        product = multiplied(form, upright, source, name, rows, self.once, tokens)
+        made: Calls = [product, self.first(form, name), *self.scaled(form, name)]
+        turned = turning(weight, upright, self.once, rows)
+        return turned, Each((), self.turnings(form), (self.once,)), Each((BATCH,), made)
 
 
 class ProjectionWeightGradient(_Projection):
     """dW[F, E] = sum over the batch of d[F, L] · x[L, E] of one of q, k, v, and its bias; (F, L, E).
 
-    The gradients of an adapter have R rows or columns.
+    Of the output dWo[E, F] = sum of dyᵀ · mapᵀ, both transposed first; (E, L, F). The gradients of an adapter
+    have R rows or columns.
     """
 
     summed = (BATCH, "tokens")
@@ -200,33 +190,34 @@ class ProjectionWeightGradient(_Projection):
     def __init__(self, rows: str = "features", columns: str = "width") -> None:
         self.kept, self.once = (rows, columns), columns
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
+    def turned(self, form: Form) -> Sequence[str]:
+        """What has the tokens where the other one should have them."""
+        left, right = form.op.reads
+        at = {left: 1, right: 2}
+        return [role for role, place in at.items() if form.axes(role)[place] == "tokens"]
+
+    def scratch(self, form: Form) -> Mapping[str, Groups]:
+        """What is transposed, and a term."""
+        return {**self.transposes(form), "dw_of_sample": (self.kept[:1], self.kept[1:])}
+
+    def kernels(self, form: Form) -> Sequence[Each]:
         """A box of dW; the bias with the first of its columns."""
-        (source, right), (result, *bias) = area.op.reads, self.stored(area)
-        self.add_products(area, build, source, right, result)
-        if bias:
-            whole, target = area.piece(source), area.piece(bias[0])
-            sizes = dict(zip("PNM", whole.shape, strict=True))
-            arrays = {"X": whole, "Y": target}
-            build.loop("row_sum", arrays, ROW_SUM, **sizes)
-
-
-class OutputWeightGradient(_Projection):
-    """dWo[E, F] = sum over the batch of dyᵀ · mapᵀ, and its bias; (E, L, F), both transposed first."""
-
-    kept, summed, once = ("width", "features"), (BATCH, "tokens"), "features"
-
-    def compute(self, area: Area, build: TileBuilder) -> None:
-        """A box of dWo; the bias with the first of its columns."""
-        self.add_products(area, build, "dy", "map", "dwo")
-        if "dbo" in self.stored(area):
-            build.column_sum(area.piece("dy"), area.piece("dbo"))
+        (left, right), (result, *bias), (rows, columns) = form.op.reads, form.op.writes, self.kept
+        a, b = (self._upright(form, role) for role in (left, right))
+        dimensions = (rows,), ("tokens",), (columns,)
+        product = Product(a, b, result, *dimensions, term="dw_of_sample", over=(BATCH,))
+        if left in self.turned(form):
+            sums = [column_sum(left, role, (BATCH, "tokens"), (rows,)) for role in bias]
+        else:
+            sums = [row_sum(left, role, (BATCH,), (rows,), ("tokens",)) for role in bias]
+        return Each((BATCH,), [*self.turnings(form), product]), Each((), sums, (self.once,))
 
 
 class InputGradient(_Projection):
     """dx[L, E] = sum over q, k, v of (Wᵀ · d)ᵀ; three times (E, F, L)."""
 
     kept, summed, once = (BATCH, "tokens", "width"), ("features",), "features"
+    term = ("width", "tokens")
     always = False
 
     def macs(self, op: Op, tensors: Tensors) -> int:
@@ -234,17 +225,18 @@ class InputGradient(_Projection):
         sizes = self.dimensions(op, tensors)
         return super().macs(op, tensors) + 2 * prod(sizes[name] for name in (*self.kept, *self.summed))
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
+    def scratch(self, form: Form) -> Mapping[str, Groups]:
+        """With one of the weights, and the result of a sample."""
+        image: Groups = (("width",), ("tokens",))
+        own: dict[str, Groups] = {"w_transposed": (("width",), ("features",))}
+        return {**own, "dx_transposed": image, "dx_of_one": image, **super().scratch(form)}
+
+    def kernels(self, form: Form) -> Sequence[Each]:
         """A box of the weights; per sample three products, added up and transposed."""
-        turned = build.temporary("w_transposed", *area.shape("width", "features"))
-        total, term = (
-            build.temporary(name, *area.shape("width", "tokens")) for name in ("dx_transposed", "dx_of_one")
-        )
-        add_low_rank = self.low_rank(area, build, "width", "tokens")
-        for sample in area.samples:
-            for name in "qkv":
-                build.transpose(area.piece(f"w{name}"), turned)
-                further = term if name != "q" else None
-                build.added_matmul(turned, area.piece(f"d{name}", sample), total, further)
-            add_low_rank(total, sample)
-            build.transpose(total, area.piece("dx", sample))
+        made: list[Call] = []
+        for name, term in ("q", ""), ("k", "dx_of_one"), ("v", "dx_of_one"):
+            made.append(turning(f"w{name}", "w_transposed", "features", "width"))
+            where = "dx_transposed", "width", "features", "tokens"
+            made.append(multiplied(form, "w_transposed", f"d{name}", *where, term))
+        made += [self.first(form, "dx_transposed"), turning("dx_transposed", "dx", "width", "tokens")]
+        return Each((), self.turnings(form), (self.once,)), Each((BATCH,), made)

@@ -74,7 +74,7 @@ def padding_of(attributes: Mapping[str, Any], where: str) -> Pads:
             cure="use one number, [rows, columns] or [up, down, left, right]",
         )
     if min(values) < 0:
-        raise ShapeError(f"padding is {given}", where=where, cure="use padding of 0 or more")
+        raise ShapeError(f"padding is {given}, but must be 0 or more", where=where, cure="use padding: 0")
     return values[0], values[1], values[2], values[3]
 
 

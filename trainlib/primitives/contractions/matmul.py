@@ -15,7 +15,6 @@ the result was broadcast over.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import product
 from math import prod
 from typing import Any
 
@@ -26,10 +25,10 @@ from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Tensors
 from trainlib.primitives.contractions import matmul_reference as reference
-from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Shape, Step
-from trainlib.primitives.lowering.axes import ONE, Area, Axes, AxesLowering
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Step
+from trainlib.primitives.lowering.axes import ONE, Axes, Form, Groups
 from trainlib.primitives.lowering.calls import BATCH, batch_extent
-from trainlib.primitives.lowering.pieces import Piece, TileBuilder
+from trainlib.primitives.lowering.products import Each, Product, ProductLowering, turning
 
 TURNED, TERM = "turned", "term"
 """Scratch: a transposed matrix, and one further term of a sum over broadcast dimensions."""
@@ -98,7 +97,7 @@ def _keeps_leading(op: Op, kind: str) -> bool:
     return bool(leading) and len(leading) == len(whole) and leading[0] == whole[0]
 
 
-class _Product(AxesLowering):
+class _Product(ProductLowering):
     """A product of two of x, x1 and y (or gradients) that gives the third, whose role is `result`.
 
     Output matrices that were broadcast are terms of a sum: the first is written, further ones are added.
@@ -109,9 +108,11 @@ class _Product(AxesLowering):
         self.result = result
 
     def leading(self, op: Op, kind: str) -> Axes:
-        """Those before the matrix: the first one of y is of all that were not broadcast over it."""
-        axes = tuple(f"{place} of {kind}" for place in range(len(op.attributes["leading"][kind])))
-        return ("leading", *axes[1:]) if _keeps_leading(op, kind) else axes
+        """Those before the matrix, by their places in y; one that is broadcast over it is none."""
+        own, whole = op.attributes["leading"][kind], op.attributes["leading"]["y"]
+        names = ["leading", *(f"{place} of y" for place in range(1, len(whole)))]
+        pairs = [*zip(names, whole, strict=False)][len(whole) - len(own) :]
+        return tuple(name if size == of_y else ONE for size, (name, of_y) in zip(own, pairs, strict=True))
 
     def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
         """Samples, leading dimensions, and those of the stored matrix that are no vector's."""
@@ -127,19 +128,9 @@ class _Product(AxesLowering):
 
     def dimensions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """With the rows or columns of a vector, and the leading dimensions of all."""
-        numbers, sizes = op.attributes, dict(super().dimensions(op, tensors))
-        for kind, leading in numbers["leading"].items():
-            sizes.update(zip(self.leading(op, kind), leading, strict=True))
-        return {**sizes, **{name: numbers[size] for name, size in DIMENSIONS.items()}}
-
-    def piece(self, area: Area, role: str, at: tuple[int, Shape]) -> Piece:
-        """The matrix of a tensor that belongs to one of the output matrices, as it is stored."""
-        kind, (place, index) = role.removeprefix("d"), at
-        sizes = area.shape(*self.leading(area.op, kind))
-        for size, here in zip(sizes, index[len(index) - len(sizes) :], strict=True):
-            place = place * size + (here if size > 1 else 0)
-        shape = area.shape(*_axes(area.op)[kind])
-        return Piece(role, shape, place * prod(shape))
+        sizes = dict(zip(self.leading(op, "y"), op.attributes["leading"]["y"], strict=True))
+        matrix = {name: op.attributes[size] for name, size in DIMENSIONS.items()}
+        return {**super().dimensions(op, tensors), **sizes, **matrix}
 
     def _summed(self, op: Op) -> str:
         """The dimension that is multiplied away."""
@@ -173,24 +164,25 @@ class _Product(AxesLowering):
         matrices = numbers["batch"] * prod(numbers["leading"]["y"])
         return int(matrices * numbers["n"] * numbers["k"] * numbers["m"])
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
+    def scratch(self, form: Form) -> Mapping[str, Groups]:
+        """The left matrix, and a term."""
+        rows, columns = _axes(form.op)[self.result]
+        return {TURNED: ((rows,), (self._summed(form.op),)), TERM: ((rows,), (columns,))}
+
+    def kernels(self, form: Form) -> Sequence[Each]:
         """A left operand that lies the other way is transposed first."""
-        op, (target,), stored = area.op, area.op.writes, _axes(area.op)
+        op, stored = form.op, _axes(form.op)
         (rows, columns), summed = stored[self.result], self._summed(op)
         left, right = op.reads if rows in stored[op.reads[0].removeprefix("d")] else reversed(op.reads)
         trans_b = stored[right.removeprefix("d")] != (summed, columns)
-        turned = term = None
-        if stored[left.removeprefix("d")] != (rows, summed):
-            turned = build.temporary(TURNED, *area.shape(rows, summed))
-        if prod(op.attributes["leading"][self.result]) != prod(op.attributes["leading"]["y"]):
-            term = build.temporary(TERM, *area.shape(rows, columns))
-        seen: set[int | None] = set()
-        for at in product(area.samples, product(*map(range, area.shape(*self.leading(op, "y"))))):
-            a, b, c = (self.piece(area, role, at) for role in (left, right, target))
-            if turned:
-                build.transpose(a, turned)
-            build.added_matmul(turned or a, b, c, term if c.first in seen else None, trans_b=trans_b)
-            seen.add(c.first)
+        turned = (
+            [] if stored[left.removeprefix("d")] == (rows, summed) else [turning(left, TURNED, summed, rows)]
+        )
+        loops, kept = self.leading(op, "y"), self.leading(op, self.result)
+        a, over = TURNED if turned else left, tuple(loop for loop in loops if loop not in kept)
+        (target,), dimensions = op.writes, ((rows,), (summed,), (columns,))
+        product = Product(a, right, target, *dimensions, trans_b, TERM, over)
+        return (Each((BATCH, *loops), [*turned, product]),)
 
 
 PRIMITIVE = LayerPrimitive(

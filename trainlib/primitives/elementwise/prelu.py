@@ -9,30 +9,28 @@ summed row by row over the cores, the rows then by one core.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from configs.dtypes import FP32
 from configs.model_file import LayerSchema
-from configs.values import replace
 from trainlib.ir.graph import Initial, Op, Tensor
-from trainlib.ir.steps import Array, Scratch, Tensors
+from trainlib.ir.steps import Array, Tensors
 from trainlib.primitives.definition import (
     DrawnInput,
     Example,
     LayerPlan,
     LayerPrimitive,
     Parameter,
+    Shape,
     Step,
     Values,
 )
 from trainlib.primitives.formulas import Formula, parameters
-from trainlib.primitives.lowering.axes import LEADING, ONE, Area, Axes, LeadingBoxes
+from trainlib.primitives.lowering.axes import LEADING, ONE, Area, Axes, Form, Groups, LeadingBoxes
 from trainlib.primitives.lowering.boxes import rows_of
-from trainlib.primitives.lowering.pieces import EXACT_ROW_SUM, Piece, TileBuilder
-from trainlib.primitives.lowering.row_loop import RowLoop
+from trainlib.primitives.lowering.forks import Fork, ForkLowering, row_sum
 
 START = Initial("constant", 0.25)
 
@@ -51,13 +49,6 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return LayerPlan(shape, {"w": Parameter((slopes,), START)}, attributes={"per_channel": per_channel})
 
 
-def _sizes(op: Op, shape: tuple[int, ...]) -> dict[str, int]:
-    """Samples, channels with a slope of their own, and elements behind each, of a box."""
-    if not op.attributes["per_channel"]:
-        return {"samples": 1, "channels": 1, "elements": prod(shape)}
-    return {"samples": shape[0], "channels": shape[1], "elements": prod(shape[2:])}
-
-
 def slope_axes(op: Op, tensors: Tensors, role: str) -> Axes:
     """Of w (and dw) a dimension of channels, or one element."""
     axes = LEADING[: len(tensors[op["x"]].shape)]
@@ -69,17 +60,17 @@ def _terms(x: Array, dy: Array) -> Any:
     return np.where(x > 0, 0, x.astype(np.float64) * dy).sum(axis=(0, 2))
 
 
-class _Slopes(LeadingBoxes):
+class _Slopes(ForkLowering, LeadingBoxes):
     """A formula of roles, seen as [samples, channels, elements]; w has a number for each channel, or one.
 
     `arrays` are the roles of the arrays of the nest. The larger of channels and elements goes over the cores,
     but of a sum the channels.
     """
 
+    of_scratch = FP32
+
     def __init__(self, nest: str, arrays: str, formula: Formula) -> None:
-        self.nest, self.formula, self.reads = nest, formula, parameters(formula)
-        self.arrays = dict(item.split(":") for item in arrays.split())
-        self.result = self.arrays["Y"]
+        self.nest, self.arrays, self.formula, self.reads = nest, arrays, formula, parameters(formula)
 
     def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
         """w has a slope per channel, or one."""
@@ -89,48 +80,33 @@ class _Slopes(LeadingBoxes):
         """The slopes last."""
         return self.reads
 
-    def made(self, arrays: Sequence[Array], sizes: Mapping[str, int]) -> Array:
-        """The result of what is read."""
-        shapes = ((1, -1, 1) if role == "w" else tuple(sizes.values()) for role in self.reads)
-        return np.asarray(self.formula(*map(np.reshape, arrays, shapes)))
+    def sizes(self, form: Form) -> dict[str, Axes]:
+        """Samples, channels with a slope of their own, and elements behind each."""
+        samples, *image = form.axes("x")
+        if not form.op.attributes["per_channel"]:
+            return {"samples": (), "channels": (), "elements": (samples, *image)}
+        return {"samples": (samples,), "channels": (image[0],), "elements": tuple(image[1:])}
 
-    def reference(self, op: Op, values: Values) -> Values:
-        """The formula of whole tensors."""
-        shape = values["x"].shape
-        made = self.made([values[role] for role in self.reads], _sizes(op, shape))
-        return {self.result: made.reshape(shape if self.result != "dw" else -1)}
-
-    def call(self, area: Area, build: TileBuilder, sizes: Mapping[str, int], target: Piece) -> None:
-        """One fork; `target` is in the shape of its buffer."""
-        image, sums = tuple(sizes.values()), self.result == "dw"
-        pieces = {
-            name: Piece(role, () if role == "w" else image, dtype=area.dtype_of(role))
-            for name, role in self.arrays.items()
-        }
-        pieces["Y"] = target if sums else replace(target, shape=image)
-
-        def compute(*arrays: Array) -> Array:
-            return self.made(arrays, sizes).astype(np.float32, copy=False).reshape(target.shape)
-
-        build.run(self.nest, pieces, self.reads, (target.name,), compute, **sizes)
-        across = sizes["elements"] > sizes["channels"] and not sums
-        rows, n, c = (("samples", "channels"), "r", "s") if across else (("channels", "samples"), "s", "r")
-        places = dict.fromkeys("XGY", f"{n}*channels*elements + {c}*elements + i") | {"W": c}
-        reads = "".join(name for role in self.reads for name in self.arrays if self.arrays[name] == role)
-        loop = RowLoop(self.formula, reads, "Y", places, rows, across=across)
-        if sums:
-            loop = replace(loop, places={**places, "Y": c}, rows=rows[:1], elements=("samples", "elements"))
-        build.known(rows=replace(loop, mark="" if across or sums else "_channels"))
-
-    def compute(self, area: Area, build: TileBuilder) -> None:
+    def kernels(self, form: Form) -> Sequence[Fork]:
         """One fork."""
-        shape = area.sizes("x")
-        target = Piece(self.result, shape, dtype=area.dtype_of(self.result))
-        self.call(area, build, _sizes(area.op, shape), target)
+        rows, elements = ("samples", "channels"), ("elements",)
+        moves = f"{' '.join(self.reads)} -> {form.op.writes[0]}"
+        return (
+            Fork(
+                *(self.nest, self.arrays, moves, self.formula, self.sizes(form), rows, elements),
+                across=True,
+                larger="_channels",
+                holds={"w": ("channels",)},
+            ),
+        )
 
 
 class _SlopeGradient(_Slopes):
     """WG: some channels of dw; samples and the dimension behind the channels are summed and may be cut."""
+
+    def shapes(self, op: Op, values: Values) -> Mapping[str, Shape]:
+        """A number for each channel, or one."""
+        return {"dw": values["x"].shape[1:2] if op.attributes["per_channel"] else (1,)}
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Channels of slopes of their own."""
@@ -142,23 +118,39 @@ class _SlopeGradient(_Slopes):
         kept = self.extents(op, tensors)
         return self._sizes(op, tensors, tuple(name for name in axes if name not in kept))
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
+    def scratch(self, form: Form) -> Mapping[str, Groups]:
+        """The sums of rows."""
+        return {} if form.op.attributes["per_channel"] else {ROWS: (form.axes("x")[:2],)}
+
+    def kernels(self, form: Form) -> Sequence[Fork]:
         """One fork; of a single slope a second one, on the sums of rows."""
-        shape = area.sizes("x")
-        if area.op.attributes["per_channel"]:
-            self.call(area, build, _sizes(area.op, shape), Piece("dw", shape[1:2]))
-            return
-        rows = prod(shape[:2])
-        build.scratch.append(Scratch(ROWS, (rows,)))
-        sizes = {"samples": 1, "channels": rows, "elements": prod(shape[2:])}
-        self.call(area, build, sizes, Piece(ROWS, (rows,), dtype=FP32))
-        arrays = {"X": Piece(ROWS, (1, 1, rows), dtype=FP32), "Y": Piece("dw", (1,))}
-        build.loop("row_sum", arrays, EXACT_ROW_SUM, P=1, N=1, M=rows)
+        sizes, target = self.sizes(form), "dw"
+        if not form.op.attributes["per_channel"]:
+            image, target = form.axes("x"), ROWS
+            sizes = {"samples": (), "channels": image[:2], "elements": image[2:]}
+        arrays, rows, elements = f"{self.arrays} Y:{target}", ("channels",), ("samples", "elements")
+        holds = {target: rows}
+        terms = Fork(
+            self.nest,
+            arrays,
+            f"x dy -> {target}",
+            self.formula,
+            sizes,
+            rows,
+            elements,
+            holds=holds,
+            scratch=FP32,
+        )
+        return (
+            (terms,)
+            if target == "dw"
+            else (terms, row_sum(ROWS, "dw", (), (), sizes["channels"], exact=True))
+        )
 
 
 _FORWARD = _Slopes("prelu_fw", "X:x Y:y W:w", lambda x, w: np.where(x > 0, x, w * x))
 _BACKWARD = _Slopes("prelu_bw", "X:x Y:dx G:dy W:w", lambda x, dy, w: np.where(x > 0, dy, w * dy))
-_WEIGHTS = _SlopeGradient("prelu_wg", "X:x G:dy Y:dw", _terms)
+_WEIGHTS = _SlopeGradient("prelu_wg", "X:x G:dy", _terms)
 
 PRIMITIVE = LayerPrimitive(
     name="prelu",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, cached_property
+from itertools import takewhile
 from math import prod
 from typing import Protocol
 
@@ -44,6 +45,9 @@ LEADING = (BATCH, *(f"d{number}" for number in range(16)))
 MOST_FORMS = 64
 """Ops of which the form is kept."""
 
+At = Mapping[str, int]
+"""An iteration of loops, counted from 0 in a tile."""
+
 Groups = tuple[Axes, ...]
 """Dimensions of a scratch buffer, each the product of some."""
 
@@ -81,6 +85,14 @@ class Form:
     def kernels(self) -> Sequence[Kernel]:
         """What computes a tile."""
         return self.lowering.kernels(self)
+
+    def parts(self, buffer: str) -> Axes:
+        """The loops that its dimensions consist of, as those of groups."""
+        return tuple(loop for axis in self.axes(buffer) for loop in self._parts.get(axis, (axis,)))
+
+    @cached_property
+    def _parts(self) -> Mapping[str, Axes]:
+        return {axis: index.loops for axis, index in self.maps.items() if index not in self.inexact}
 
     def _axes_of(self, name: str) -> Axes:
         if name in self.op.roles or name not in self.scratch:
@@ -127,6 +139,22 @@ class Area:
     def box(self, role: str) -> Operand:
         """The box of a tensor."""
         return box(self.op, role, *self.region(role))
+
+    def lies(self, buffer: str, at: At) -> tuple[str, int | None]:
+        """What of a buffer belongs to an iteration of its leading dimensions: part, and first element."""
+        axes = self.form.parts(buffer)
+        fixed = [*takewhile(lambda axis: axis in at or axis == ONE, axes)]
+        name = part(buffer, at[BATCH]) if fixed[:1] == [BATCH] else buffer
+        place, loops = 0, [axis for axis in fixed if axis not in (BATCH, ONE)]
+        for axis in loops:
+            place = place * self.shape(axis)[0] + at[axis]
+        return name, place * prod(self.shape(*axes[len(fixed) :])) if loops else None
+
+    def held(self, buffer: str, at: At, shape: Shape) -> Piece:
+        """The same as an array of this shape."""
+        name, first = self.lies(buffer, at)
+        whole = first is None and self.sizes(buffer)[name != buffer :] == shape
+        return Piece(name, shape, None if whole else first or 0)
 
     def piece(self, role: str, sample: int | None = None) -> Piece:
         """That box in its buffer, or what of it belongs to a sample."""
@@ -187,6 +215,10 @@ class AxesLowering(StepLowering):
         """Buffers of a tile beside the boxes."""
         return {}
 
+    def has_scratch(self, area: Area, name: str) -> bool:
+        """Whether a tile has that buffer."""
+        return True
+
     def kernels(self, form: Form) -> Sequence[Kernel]:
         """What computes a tile, in order."""
         return ()
@@ -194,7 +226,8 @@ class AxesLowering(StepLowering):
     def compute(self, area: Area, build: TileBuilder) -> None:
         """The calls of a tile."""
         dtype = self.of_scratch or build.dtype
-        build.scratch += [Scratch(name, area.sizes(name), dtype) for name in area.form.scratch]
+        names = [name for name in area.form.scratch if self.has_scratch(area, name)]
+        build.scratch += [Scratch(name, area.sizes(name), dtype) for name in names]
         for kernel in area.form.kernels:
             kernel.run(area, build)
 

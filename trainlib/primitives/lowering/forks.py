@@ -7,20 +7,22 @@ Sizes, shapes of arrays, row programs, the call of every tile and the untiled re
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from configs.dtypes import FP32, DType
 from configs.values import Struct
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array, KernelCall, part
 from trainlib.kernels.library import LIBRARY
 from trainlib.primitives.definition import Shape, Values
 from trainlib.primitives.formulas import wide
-from trainlib.primitives.lowering.axes import LAST, ONE, Area, Axes, AxesLowering, Form
+from trainlib.primitives.lowering.axes import LAST, ONE, Area, At, Axes, AxesLowering, Form
 from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.lowering.pieces import TileBuilder
@@ -35,13 +37,13 @@ class Fork(Struct, frozen=True, dict=True):
 
     `buffers` are those of the arrays of the nest, ``X:x Z:sums``; ``W:w=x`` is an array w that there is not,
     with a buffer that stands in. `moves` says what is read and written, ``x -> sums``. A size is the product
-    of some dimensions, or 1; of dimensions in `maps` those they are of. The formula has an array with all
-    sizes that it has dimensions of, in their order, and 1 for each of the others; of a `matrix` it has
-    [rows, elements] in float64. `named` are the sizes of the nest by its names, where they are not these,
-    `flags` others. `rows` to `across` are those of `RowLoop`; without `elements` there is none. `larger`: the
-    larger of two `rows` goes over the cores; this is the mark if it is the second. `each`: a call for each of
-    these samples; `alone`: the master core only. `reduced`: what is written has no elements, also of a
-    vector, which has one in a row.
+    of some dimensions, or 1. The formula has an array with all sizes that it has dimensions of (or that it
+    `holds`), in their order, and 1 for each of the others; of a `matrix` it has [rows, elements] in float64.
+    `named` are the sizes of the nest by its names, where they are not these, `flags` others. `rows` to
+    `across` are those of `RowLoop`; without `elements` there is none. `larger`: the larger of two `rows` (or
+    of the elements, if they go across, and the second) goes over the cores; this is the mark if it is the
+    second. `each`: a call for each of these samples; `alone`: the master core only. `scratch`: the format of
+    scratch buffers, if it is not that of the call.
     """
 
     nest: str
@@ -58,9 +60,9 @@ class Fork(Struct, frozen=True, dict=True):
     each: slice | None = None
     alone: bool = False
     flags: Mapping[str, int] = {}
-    reduced: bool = False
+    holds: Mapping[str, Axes] = {}
+    scratch: DType | None = None
     named: Mapping[str, str] = {}
-    maps: Mapping[str, Axes] = {}
     matrix: bool = False
 
     @cached_property
@@ -78,9 +80,14 @@ class Fork(Struct, frozen=True, dict=True):
         """Buffers that are read, and those that are written."""
         return tuple(side.split() for side in self.moves.split("->"))
 
-    def run(self, area: Area, build: TileBuilder) -> None:
-        """The calls of a tile."""
-        build.later(lambda: [self._call(area, build, sample) for sample in self.samples(area)])
+    def used(self, area: Area) -> Collection[str]:
+        """Its buffers."""
+        return self.arrays.values()
+
+    def run(self, area: Area, build: TileBuilder, at: At = MappingProxyType({})) -> None:
+        """The calls of a tile, or of an iteration of loops."""
+        places = [at] if self.each is None else [{BATCH: sample} for sample in self.samples(area)]
+        build.later(lambda: [self._call(area, build, place) for place in places])
 
     def samples(self, area: Area) -> Sequence[int]:
         """Numbers of those it is called for."""
@@ -132,14 +139,17 @@ class Fork(Struct, frozen=True, dict=True):
     def _inside(self, area: Area, buffer: str) -> list[str]:
         """The sizes that a buffer has, as they lie in it."""
         if buffer not in self._orders:
-            axes = [part for axis in area.axes(buffer) for part in self.maps.get(axis, (axis,))]
+            axes = list(area.form.parts(buffer))
             needed = {BATCH, *(axis for along in self.sizes.values() for axis in along)} - {ONE, LAST}
             if needed <= {*axes}:
                 axes.append(LAST)
             at, places = 0, dict[str, int]()
-            without = self.elements if self.reduced and buffer in self.sides[1] else ()
             for name, along in self.sizes.items():
-                if (not along and name not in without) or not {*along}.isdisjoint(axes):
+                if buffer in self.holds:
+                    inside = name in self.holds[buffer]
+                else:
+                    inside = not along or not {*along}.isdisjoint(axes)
+                if inside:
                     places[name] = at = min((axes.index(axis) for axis in along if axis in axes), default=at)
             self._orders[buffer] = sorted(places, key=places.__getitem__)
         return self._orders[buffer]
@@ -148,25 +158,28 @@ class Fork(Struct, frozen=True, dict=True):
     def _orders(self) -> dict[str, list[str]]:
         return {}
 
-    def _call(self, area: Area, build: TileBuilder, sample: int) -> KernelCall:
+    def _call(self, area: Area, build: TileBuilder, at: At) -> KernelCall:
         counts, indices = self._counts(area), LIBRARY.header(build.choice.codegen, self.nest).arrays
 
-        def named(buffer: str) -> str:
-            if not self.of_sample(area, buffer):
-                return buffer
-            return part(buffer, sample, sample + 1) if self.matrix else part(buffer, sample)
+        def named(buffer: str) -> tuple[str, int | None]:
+            name, first = area.lies(buffer, at)
+            alone = self.matrix and name != buffer
+            return part(buffer, at[BATCH], at[BATCH] + 1) if alone else name, first
+
+        def held(buffer: str) -> Piece | str:
+            name, first = named(buffer)
+            shape = tuple(counts[size] for size in self._inside(area, buffer))
+            return name if first is None else Piece(name, shape, first)
 
         def function(values: Sequence[Array]) -> list[Array]:
             made = []
             for buffer, array in zip(self.sides[1], self.compute(area, values), strict=True):
+                name, first = named(buffer)
                 shape = area.sizes(buffer)
-                if self.of_sample(area, buffer):
+                if name != buffer:
                     shape = (1, *shape[1:]) if self.matrix else shape[1:]
-                made.append(
-                    (array.astype(np.float32, copy=False) if array.dtype.kind == "f" else array).reshape(
-                        shape
-                    )
-                )
+                stored = array.astype(np.float32, copy=False) if array.dtype.kind == "f" else array
+                made.append(stored if first is not None else stored.reshape(shape))
             return made
 
         def piece(letter: str, buffer: str) -> Piece:
@@ -185,10 +198,11 @@ class Fork(Struct, frozen=True, dict=True):
                     unmoved = strides[-1] if strides and self.sizes[name] == (ONE,) else 0
                     strides = (*strides, steps.get(name, unmoved))
             shape = () if self.matrix else tuple(counts[name] for name in inside)
-            dtype = None if buffer in area.form.scratch else area.dtype_of(buffer)
-            return Piece(named(buffer), shape, strides=strides, dtype=dtype)
+            dtype = self.scratch if buffer in area.form.scratch else area.dtype_of(buffer)
+            name, first = named(buffer)
+            return Piece(name, shape, first, strides, dtype)
 
-        reads, writes = (list(map(named, side)) for side in self.sides)
+        reads, writes = (list(map(held, side)) for side in self.sides)
         of_nest = {name: counts[size] for name, size in self.named.items()} or counts
         return kernel_call(
             build.choice,
@@ -204,9 +218,11 @@ class Fork(Struct, frozen=True, dict=True):
         )
 
     def _loop(self, area: Area, counts: Mapping[str, int]) -> RowLoop:
-        rows, mark = self.rows, self.mark
-        if self.larger and counts[rows[1]] > counts[rows[0]]:
-            rows, mark = rows[::-1], mark + self.larger
+        rows, mark, across = self.rows, self.mark, self.across
+        if self.larger:
+            second, first = counts[rows[1]], counts[self.elements[-1] if across else rows[0]]
+            if second > first or (across and second == first):
+                rows, mark, across = rows[::-1], mark + self.larger, False
         letters = {**dict.fromkeys(self.sizes, "s"), self.elements[-1]: "i", **dict.fromkeys(rows[:1], "r")}
 
         def place(buffer: str) -> str:
@@ -232,7 +248,7 @@ class Fork(Struct, frozen=True, dict=True):
             sizes=counts if self.matrix else {},
             numbers=self.numbers,
             mark=mark,
-            across=self.across,
+            across=across,
             wide=self.matrix,
         )
 
@@ -274,3 +290,17 @@ def column_sum(source: str, target: str, rows: Axes, columns: Axes) -> Fork:
     """target[columns] = sum of source[rows, columns] over the rows: the gradient of a bias."""
     arrays, moves, sizes = f"X:{source} Y:{target}", f"{source} -> {target}", {"N": rows, "M": columns}
     return Fork("column_sum", arrays, moves, lambda x: x.sum(axis=0), sizes, ("M",), ("N",))
+
+
+def row_sum(source: str, target: str, outer: Axes, rows: Axes, columns: Axes, *, exact: bool = False) -> Fork:
+    """target[rows] = sum of source[outer, rows, columns]; of fp32, rounded once, if `exact`."""
+    arrays, moves = f"X:{source} Y:{target}", f"{source} -> {target}"
+    summed = {"axis": (0, 2), "dtype": np.float64} if exact else {"axis": (0, 2)}
+    return Fork(
+        *("row_sum", arrays, moves, lambda x: x.sum(**summed)),
+        {"P": outer, "N": rows, "M": columns},
+        ("N",),
+        ("P", "M"),
+        holds={target: ("N",)},
+        scratch=FP32 if exact else None,
+    )

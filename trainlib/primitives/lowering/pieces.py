@@ -19,12 +19,6 @@ from trainlib.primitives.lowering.row_loop import RowLoop
 
 __all__ = ["Piece", "TileBuilder"]
 
-ROW_SUM = RowLoop(
-    lambda x: x.sum(axis=(0, 2)), "X", "Y", {"X": "s*N*M + r*M + i", "Y": "r"}, ("N",), ("P", "M")
-)
-EXACT_ROW_SUM = replace(ROW_SUM, formula=lambda x: x.sum(axis=(0, 2), dtype=np.float64).astype(np.float32))
-"""Sum of row n of all of P matrices; rounded once."""
-
 _COLUMN_SUM = RowLoop(lambda x: x.sum(axis=0), "X", "Y", {"X": "i*M + r", "Y": "r"}, ("M",), ("N",))
 
 

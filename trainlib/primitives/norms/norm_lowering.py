@@ -167,7 +167,6 @@ class NormLowering(ForkLowering):
             each=each,
             flags=flags,
             named=named,
-            maps={"channels": ("g", "of group")},
             matrix=True,
         )
 

@@ -147,7 +147,7 @@ class _Squares(ForkLowering):
                 sizes,
                 ("rows",),
                 ("elements",),
-                reduced=True,
+                holds={"squares": ("rows",)},
             ),
         )
 

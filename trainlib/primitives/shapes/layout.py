@@ -26,9 +26,9 @@ class _Schema(LayerSchema):
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
     if len(inputs[0].shape) != 4:
         raise ShapeError(
-            f"the input has shape {inputs[0].shape}",
+            f"the input must be images, but has shape {inputs[0].shape}",
             where=where,
-            cure="use images: (batch, channels, height, width)",
+            cure="use shape (batch, channels, height, width)",
         )
     samples, first, second, third = inputs[0].shape
     to_hwc = attributes["to"] == "HWC"
