@@ -256,7 +256,7 @@ def _residence(
             if ops
             else f"no op uses tensor {name}",
             where="--resident",
-            cure=f"use ops of {', '.join(using)}" if using else f"remove {name}",
+            cure=f"name ops that use it: {', '.join(using)}" if using else f"remove {name}",
         )
     every = lives[storage].uses
     return Residence(storage, uses[0], uses[-1], text_of(graph, storage, every, uses[0], uses[-1]))
