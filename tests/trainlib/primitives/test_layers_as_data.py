@@ -15,7 +15,7 @@ GENERAL = (AxesLowering, ElementwiseLowering, LossLowering)
 """What layers share: they carry out lists of kernels, of loops, and entries of the table of losses."""
 
 KEEPING = {
-    *("conv1d", "conv2d", "conv_transpose2d", "depthwise", "linear", "pointwise"),  # strategies of a matmul
+    *("conv1d", "conv2d", "conv_transpose2d", "depthwise", "pointwise"),  # strategies of a matmul
     *("rnn", "gru", "lstm"),  # a buffer for each gate
     *("avg_pool2d", "global_avg_pool", "max_pool2d", "interpolation"),  # windows
     *("broadcast_add", "class_token", "concat", "expand", "flip", "pad", "slice", "split", "transpose"),
