@@ -62,38 +62,27 @@ def with_code_in_l2(plan: Plan, timing: SocTiming, linked: Linked | None = None)
             needed_bytes, schedules = _smaller(plan, timing, linked, needed_bytes, schedules)
             code = Contributor(CODE, schedules[0].plan.code_bytes)
             parts = (*refused.contributors, code) if code.size_bytes else refused.contributors
-            where, what = refused.where, refused.what
+            what = refused.what
             if any(item.name == CODE for item in refused.contributors):
                 parts = Contributor(TENSORS, needed_bytes - code.size_bytes), code
             elif sum(item.size_bytes for item in parts) < needed_bytes // 2:  # another op decides
-                where, what, parts = _largest_of(schedules)
-            raise _too_small(needed_bytes, timing.l2.size_bytes, parts, where, what)
+                what, parts = _largest_of(schedules)
+            raise _too_small(needed_bytes, timing.l2.size_bytes, parts).but(where=refused.where, what=what)
     raise refused.but(cure=f"use more than --l2 {needed_bytes}B, or a smaller model")
 
 
-def _largest_of(schedules: Sequence[Schedule]) -> tuple[str, str, tuple[Contributor, ...]]:
+def _largest_of(schedules: Sequence[Schedule]) -> tuple[str, tuple[Contributor, ...]]:
     """When the programs hold most in L2, and what that is."""
     schedule = max(schedules, key=lambda each: each.plan.peak_bytes.get("l2", 0))
     names = [*(op.name for op in schedule.graph.ops), "the end"]
     held = [item for item in schedule.plan.allocations if item.level == "l2"]
     during = [[item for item in held if item.first_op <= op <= item.last_op] for op in range(len(names))]
     most = max(range(len(names)), key=lambda op: sum(item.size_bytes for item in during[op]))
-    what = (
-        "the tensors of the model at its end"
-        if most == len(names) - 1
-        else f"the tensors during {names[most]}"
-    )
-    return (
-        schedule.graph.name,
-        what,
-        tuple(
-            Contributor(CODE, item.size_bytes)
-            if item.kind == CODE_KIND
-            else Contributor(
-                item.tensor or item.name, item.size_bytes, names[item.first_op], names[item.last_op]
-            )
-            for item in during[most]
-        ),
+    return f"the tensors of {schedule.graph.name} at {names[most]}", tuple(
+        Contributor(CODE, item.size_bytes)
+        if item.kind == CODE_KIND
+        else Contributor(item.tensor or item.name, item.size_bytes, names[item.first_op], names[item.last_op])
+        for item in during[most]
     )
 
 
@@ -160,17 +149,9 @@ def placed_with_code(
         raise min(refused, key=lambda error: error.required_bytes) from None
 
 
-def _too_small(
-    required_bytes: int,
-    l2_bytes: int,
-    parts: tuple[Contributor, ...],
-    where: str | None = None,
-    what: str = "",
-) -> DoesNotFitError:
+def _too_small(required_bytes: int, l2_bytes: int, parts: tuple[Contributor, ...]) -> DoesNotFitError:
     cure = f"use --l2 {required_bytes}B or a smaller model"
-    return DoesNotFitError(
-        "l2", required_bytes, l2_bytes, where=where, what=what, contributors=parts, cure=cure
-    )
+    return DoesNotFitError("l2", required_bytes, l2_bytes, contributors=parts, cure=cure)
 
 
 def _with_code(plan: MemoryPlan, address: int, size_bytes: int, l2_bytes: int) -> MemoryPlan:

@@ -52,7 +52,7 @@ class Detail(Struct, frozen=True):
     def __post_init__(self) -> None:
         check_at_least_one(self.top, "number of rows", "--top")
         if self.by is not None:
-            check_known(self.by, BY, f"cannot add up cycles by {self.by!r}", "--group-by")
+            check_known(self.by, BY, f"unknown group {self.by!r}", "--group-by")
 
 
 def report_lines(summary: Mapping[str, Any], width: int, detail: Detail | None = None) -> list[str]:

@@ -39,8 +39,7 @@ _FILES = (
     "trainlib.primitives.shapes.flatten",
     "trainlib.primitives.elementwise.broadcast_add",
     "trainlib.primitives.elementwise.expand",
-    "trainlib.primitives.elementwise.parameter",
-    "trainlib.primitives.elementwise.position",
+    "trainlib.primitives.elementwise.trained",
     "trainlib.primitives.attention.class_token",
     "trainlib.primitives.recurrent.cells",
     "trainlib.primitives.attention.embedding",
@@ -61,11 +60,7 @@ _FILES = (
     "trainlib.primitives.pooling.avg_pool2d",
     "trainlib.primitives.pooling.max_pool2d",
     "trainlib.primitives.pooling.global_avg_pool",
-    "trainlib.primitives.norms.batch_norm",
-    "trainlib.primitives.norms.instance_norm",
-    "trainlib.primitives.norms.group_norm",
-    "trainlib.primitives.norms.layer_norm",
-    "trainlib.primitives.norms.rms_norm",
+    "trainlib.primitives.norms.table",
     "trainlib.primitives.losses.table",
     "trainlib.primitives.optimizers.table",
     # Put into the graph by its builder.
@@ -83,6 +78,8 @@ _SEVERAL = (
     "trainlib.primitives.pooling.reduce_max",
     "trainlib.primitives.elementwise.arithmetic",
     "trainlib.primitives.recurrent.cells",
+    "trainlib.primitives.elementwise.trained",
+    "trainlib.primitives.norms.table",
 )
 """Those of several, in the order in which a name that is no file's is looked for in them."""
 

@@ -136,11 +136,20 @@ def export_module(
         except Exception as error:  # torch.export raises errors of many kinds, those of the module among them
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             reason = lines[0] if lines else type(error).__name__
+            cure = (
+                "use inputs with the shape and type that forward expects (--input), and a forward "
+                "whose control flow does not depend on values"
+            )
+            if past := re.search(r"attribute: (?:(\S+)\.)?lifted_tensor", str(error)):
+                part = f" of '{past[1]}'" if past[1] else ""
+                reason = (
+                    f"forward{part} stores a computed tensor past autograd, as in weight.data = renorm(...)"
+                )
+                cure = (
+                    "compute it without .data, e.g. by torch.nn.utils.parametrize, through which gradients go"
+                )
             raise InputError(
-                f"torch.export cannot capture the module: {reason[:300]}",
-                where=where,
-                cure="use inputs with the shape and type that forward expects (--input), and a forward "
-                "whose control flow does not depend on values",
+                f"torch.export cannot capture the module: {reason[:300]}", where=where, cure=cure
             ) from error
         finally:
             logging.disable(disabled)

@@ -28,7 +28,8 @@ def sequence(site: Site, view: View, batch_dim: int, nearest: str) -> str:
     is_there = view.batch_dim in (batch_dim, None) and view.shape[batch_dim : batch_dim + 1] == (view.batch,)
     if len(view.dims) != 3 or not is_there:
         place = "first" if batch_dim == 0 else "second"
-        raise CannotTakeError(f"the {place} dimension of input {list(view.shape)} must be the batch", nearest)
+        what = f"the {place} dimension of input {list(view.shape)} must be the batch"
+        raise CannotTakeError(f"{what}: the state would go from sample to sample", nearest)
     ordered = in_order(site, view.swapped(0, batch_dim))
     shape = (view.batch, view.shape[1 - batch_dim], view.shape[2])
     return site.reshaped(ordered.word, shape)

@@ -175,7 +175,7 @@ class Goldens(Struct, frozen=True):
         ordered = self._numbered() if of == "inputs" and self.is_numbered else [*stored.values()]
         if len(ordered) < len(names):
             raise InputError(
-                f"{of}.npz has {len(ordered)} arrays, the graph has {len(names)} {of}",
+                f"{of}.npz has {len(ordered)} arrays, but the graph has {len(names)} {of}",
                 where=self.where,
                 cure=f"store an array for each of {', '.join(names)}",
             )

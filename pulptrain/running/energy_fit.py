@@ -36,12 +36,9 @@ def fitted_model(summary: Mapping[str, Any], folder: str, measured: str) -> Ener
     energy = summary.get("energy")
     if energy is None:
         note = summary.get("energy_note") or "the run has no energy"
-        raise InputError(
-            f"the energy of the run is unknown: {note.partition(': ')[0]}",
-            where=folder,
-            cure="repeat the run with the coefficients of another SoC, e.g. `pulptrain run MODEL --energy "
-            "gap9 --out RUN`",
-        )
+        what = f"the energy of the run is unknown: {note.partition(': ')[0]}"
+        cure = "repeat the run with coefficients, e.g. `pulptrain run MODEL --energy gap9 --out RUN`"
+        raise InputError(what, where=folder, cure=cure)
     try:
         joules = parse_si(measured, "W", where="--measured") * summary["cycles"] / summary["cluster_hz"]
     except ConfigError:

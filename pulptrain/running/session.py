@@ -96,10 +96,11 @@ class RunOutcome(Struct, frozen=True):
             return
         failed = [item for item in functional["tensors"] if item["verdict"] == "failed"]
         worst = next(item for item in failed if item["name"] == functional["worst_tensor"])
+        allowed = worst["tolerance"]
         raise WrongNumbersError(
             f"{len(failed)} of {len(functional['tensors'])} simulated tensors differ from "
-            f"{functional['checked_against']}; the worst is {worst['name']}: {worst['reason']} "
-            f"(relative error {worst['error']:.2e}, allowed {worst['tolerance']:.1e})",
+            f"{functional['checked_against']}; the worst is {worst['name']}: {worst['reason']}"
+            + (f" (relative error {worst['error']:.2e}, allowed {allowed:.1e})" if allowed else ""),
             where=self.summary["model"],
             outcome=self,
         )

@@ -252,11 +252,9 @@ def _residence(
     if not uses:
         using = [graph.ops[use].name for use in lives[storage].uses] if storage in lives else []
         raise InputError(
-            f"{' to '.join(ops) or 'no op'} does not use tensor {name}"
-            if ops
-            else f"no op uses tensor {name}",
+            f"tensor {name} is not used{f' in {TO.join(ops)}' if ops else ''}",
             where="--resident",
-            cure=f"use ops of {', '.join(using)}" if using else f"remove {name}",
+            cure=f"name ops that use it: {', '.join(using)}" if using else f"remove {name}",
         )
     every = lives[storage].uses
     return Residence(storage, uses[0], uses[-1], text_of(graph, storage, every, uses[0], uses[-1]))

@@ -358,6 +358,15 @@ class DataDependent(nn.Module):
         return x if x.sum() > 0 else -x
 
 
+class Renormed(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 2)
+
+    def forward(self, x):
+        self.weight.data = torch.renorm(self.weight.data, 2, 0, 0.3)
+        return super().forward(x)
+
+
 REFUSED = {
     "two batches": (
         TwoInputs,
@@ -380,6 +389,11 @@ REFUSED = {
         "multiply the source in a separate op before",
     ),
     "a decision on data": (DataDependent, (torch.zeros(1, 4),) if MODULES else (), "cannot capture"),
+    "a constraint past autograd": (
+        Renormed,
+        (torch.zeros(1, 4),) if MODULES else (),
+        "forward stores a computed",
+    ),
 }
 
 

@@ -187,7 +187,7 @@ def test_what_does_not_fit_is_reported_with_the_tensors_in_the_way(capsys) -> No
     [
         (["nothing"], "no tensor 'nothing'"),
         (["fc.weight@fc.GI"], "no op 'fc.GI'"),
-        (["fc.weight@conv1.FW"], "conv1.FW does not use tensor fc.weight"),
+        (["fc.weight@conv1.FW"], "tensor fc.weight is not used in conv1.FW"),
         (["fc.weight@fc.FW..fc.IG", "fc.weight@fc.IG..fc.UPD"], "the same bytes of L1 at the same time"),
     ],
 )

@@ -146,7 +146,7 @@ def test_ops_are_added_up_by_what_is_asked(by: str, rows: int) -> None:
 def test_a_wrong_view_is_refused() -> None:
     with pytest.raises(InputError, match="the number of rows is 0"):
         Detail(top=0)
-    with pytest.raises(InputError, match="add up cycles by 'colour'"):
+    with pytest.raises(InputError, match="unknown group 'colour'"):
         Detail(by="colour")
 
 

@@ -36,8 +36,8 @@ ENGINE = (
 ELEMENTARY = ("elementwise/functions.py", "recurrent/recurrent.py")
 """Functions that several formulas call, as they call those of NumPy: the logistic one, say."""
 
-MOVED = ("_aligned", "windows")
-"""What gives an array another shape and computes nothing."""
+MOVED = ("_aligned", "windows", "ordered")
+"""What gives an array another shape, or arguments another order, and computes nothing."""
 
 
 def computing(evaluate: Callable[[], object]) -> set[tuple[str, int]]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/models-of-others.md: models of other people, in training and in inference."""
+"""docs/models-of-others.md: models of other people, in training and in inference; Deeploy's test folders."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tools.pages.page import ROOT, Page, table
 MODES = ("training", "inference", "simulated")
 
 
-def rows() -> list[dict[str, str]]:
-    """One for each model."""
-    with (ROOT / "measured" / "models-of-others.csv").open(encoding="utf-8", newline="") as file:
+def rows(name: str = "models-of-others") -> list[dict[str, str]]:
+    """One for each model, or for what else a file of this name measured."""
+    with (ROOT / "measured" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -57,4 +57,12 @@ def models() -> str:
     return table(titles, lines)
 
 
-PAGE = Page("docs/models-of-others.md", {"counts": counts, "models": models})
+def deeploy() -> str:
+    """How the graphs of Deeploy's test folders end, and why."""
+    found = Counter((row["status"], row["reason"]) for row in rows("deeploy-folders"))
+    order = ("right", "wrong", "not decidable", "refused", "not tried")
+    ends = sorted(found, key=lambda end: (order.index(end[0]), -found[end], end))
+    return table(("graphs", "end", "why"), [(found[end], *end) for end in ends])
+
+
+PAGE = Page("docs/models-of-others.md", {"counts": counts, "models": models, "deeploy": deeploy})

@@ -93,7 +93,8 @@ def draw_gantt(
     """
     start, end = window or (0, makespan_cycles)
     if colour_by not in (None, "step", "stall", "kernel"):
-        raise InputError(f"cannot colour a chart by {colour_by!r}", cure="use step, kernel or stall")
+        what = f"unknown value {colour_by!r}"
+        raise InputError(what, where="colour_by", cure="use step, kernel or stall")
     ordered = sorted_slices(slices)
     if ops is None:
         ops = measure(ordered, makespan_cycles).ops

@@ -68,7 +68,7 @@ def with_variant(op: Op, name: str) -> Op:
         )
     if name not in variants:
         several = name in WAYS and op.attributes.get("groups", 1) > 1
-        why = " with several groups" if several else ""
+        why = ", for several groups" if several else ""
         raise InputError(
             f"unknown variant {name!r}{why}", where=op.name, cure=f"use one of {', '.join(variants)}"
         )

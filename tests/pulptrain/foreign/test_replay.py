@@ -409,7 +409,7 @@ def test_a_test_of_a_kernel_is_replayed_node_by_node(
             assert row["reason"].startswith(f"{name} is off by {reason}")
     np.savez(tmp_path / "outputs.npz", first=right["total"])
     (row,) = replayed(capsys, 2, tmp_path)
-    assert "outputs.npz has 1 arrays, the graph has 2 outputs" in row["reason"]
+    assert "outputs.npz has 1 arrays, but the graph has 2 outputs" in row["reason"]
 
 
 def test_gradients_and_lookups_of_kernels_need_nothing_else(

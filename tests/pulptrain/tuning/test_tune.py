@@ -248,7 +248,7 @@ def test_what_is_said_of_an_op_holds_in_the_program_that_has_it(
     assert ops["conv.WG"]["kernel"] == "mm_M"
     assert ops["conv.FW"]["kernel"] == ""
     assert ops["conv.UPD"]["tile"]["d0"] == 2
-    assert "no op or step 'conv.XX'" in refused(
+    assert "'conv.XX' is neither an op nor a step" in refused(
         capsys, "run", model, *SIMPLE, "--separate-update", "--kernel", "conv.XX=mm_M"
     )
 

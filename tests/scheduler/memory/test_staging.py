@@ -214,7 +214,7 @@ def test_the_peak_is_counted_again_from_the_allocations(l2: str) -> None:
 def test_an_op_that_alone_exceeds_l2_is_named_with_what_it_needs() -> None:
     graph = build_training_graph(load_model("digits-cnn"))
     timing = with_options(load_soc(), l2="40KiB")
-    with pytest.raises(DoesNotFitError, match=r"during fc\.UPD") as raised:
+    with pytest.raises(DoesNotFitError, match=r"for op fc\.UPD") as raised:
         plan_memory(graph, timing)
     error = raised.value
     assert error.required_bytes == 2 * 23040 == least_l2_bytes(graph, timing, PlanOptions())

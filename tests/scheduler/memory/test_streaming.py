@@ -367,7 +367,7 @@ def test_not_even_the_slots_fit() -> None:
     graph = build_training_graph(load_model("digits-cnn"))
     timing = with_options(load_soc(), l2="120 B")
     streamer = streamer_of(graph, timing, ScheduleOptions())
-    with pytest.raises(DoesNotFitError, match=r"during loss\.LOSS") as raised:
+    with pytest.raises(DoesNotFitError, match=r"for op loss\.LOSS") as raised:
         plan_memory(graph, timing, PlanOptions(), streamer)
     assert raised.value.required_bytes == 4 * 31 == least_l2_bytes(graph, timing, PlanOptions(), streamer)
     assert sum(item.size_bytes for item in raised.value.contributors) == 4 * 31

@@ -192,7 +192,7 @@ def test_a_mixed_pixel_has_the_mean_colour_and_gaps_are_white() -> None:
     [
         ({"window": (50, 50)}, "window from cycle 50 to 50 is empty"),
         ({"window": (-5, 50)}, "window from cycle -5"),
-        ({"colour_by": "taste"}, "cannot colour a chart by 'taste'"),
+        ({"colour_by": "taste"}, "colour_by: unknown value 'taste'"),
     ],
 )
 def test_requests_that_make_no_picture_are_refused(

@@ -20,6 +20,7 @@ from pulptrain.given.settings import with_options
 from shared.closed_forms import fork_to_join_cycles
 from shared.paths import ROOT
 from trainlib.kernels.catalogue import kernel_names, matmul_work
+from trainlib.kernels.library import LIBRARY
 
 FOLDER = ROOT / "configs" / "kernels" / "clang-rv32"
 ROWS = ROOT / "measured" / "mm.csv.gz"
@@ -125,6 +126,27 @@ def test_memory_and_arithmetic_are_those_of_clang_xpulp(kernel: str, trans_b: bo
         for op in (Op.LOAD, Op.STORE, Op.FMA, Op.FMUL, Op.MUL):
             assert rv32.get(op, 0) == xpulp.get(op, 0), op
         assert sum(rv32.values()) > sum(xpulp.values())
+
+
+def test_only_estimates_are_priced_by_the_c_of_deploy() -> None:
+    """A nest of its own, or one that a row has, is PULP-TrainLib's."""
+    compiled = FOLDER.parent / "export-rv32"
+    for name in LIBRARY.kernel_names("clang-rv32"):
+        file = Path(LIBRARY.header("clang-rv32", name).section.file)
+        library = (FOLDER / f"{name}.yaml").is_file() or LIBRARY.rows("clang-xpulp", name)
+        there = (compiled / f"{name}.yaml").is_file()
+        assert (file.parent == compiled) == (there and not library), name
+
+
+def test_a_form_is_priced_by_its_own_nest_unless_its_kernel_is_the_library_s() -> None:
+    for kernel, form, priced in (
+        ("adam", "adamw", "adamw"),
+        ("norm_fw", "norm_fw_row_w_b", "norm_fw_row_w_b"),
+        ("instnorm_fw", "instnorm_fw_instance_w_b", "instnorm_fw"),
+        ("relu_fw", "floor_fw_as_relu_fw", "floor_fw_as_relu_fw"),
+    ):
+        assert LIBRARY.form("clang-rv32", kernel, form) == priced
+        assert LIBRARY.form("clang-xpulp", kernel, form) == kernel
 
 
 def test_loads_and_stores_are_the_measured_ones() -> None:

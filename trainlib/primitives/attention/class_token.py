@@ -16,7 +16,7 @@ from trainlib.ir.access import Index, Term
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Tensors
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Parameter, Step, Values
-from trainlib.primitives.elementwise.position import START
+from trainlib.primitives.elementwise.trained import START
 from trainlib.primitives.lowering.axes import ONE, Area, Axes, AxesLowering, Form
 from trainlib.primitives.lowering.boxes import sequence_of
 from trainlib.primitives.lowering.calls import BATCH

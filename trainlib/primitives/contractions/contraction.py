@@ -2,9 +2,9 @@
 """Lowering of a contraction: boxes, extents and sums follow from its description, a strategy brings kernels.
 
 `ContractionStep` is the lowering of one step. What may be cut, what a tile fetches and what it writes follow
-from `trainlib.ir.access`; which kernels compute it, in which order and by way of which scratch is for a named
-strategy: `matrix_products` (matmuls on the operands as they lie), `conv_im2col` (matmul on
-unrolled patches), `conv_direct` (loops without a matmul).
+from `trainlib.ir.access`. Which kernels compute it, in which order and by way of which scratch is a list in
+`linear`, and in a `StrategyStep` for a named strategy: `matrix_products` (matmuls on the operands as they
+lie), `conv_im2col` (matmul on unrolled patches), `conv_direct` (loops without a matmul).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from types import MappingProxyType
 
 from configs.dtypes import DType
 from trainlib.ir.access import Contraction, Index, Space, Span
@@ -126,21 +127,20 @@ class Description:
 
 @dataclass(frozen=True)
 class ContractionStep(AxesLowering):
-    """The lowering of a step that writes `result` (``y``, ``dw`` or ``dx`` of the contraction).
-
-    `renamed` are the op's names of tensors of the contraction where they differ (a transposed convolution
-    writes what a convolution reads).
-    """
+    """The lowering of a step that writes `result` (``y``, ``dw`` or ``dx`` of the contraction)."""
 
     description: Description
     result: str
-    strategy: Strategy | Callable[[Op], Strategy]
-    """That of all ops, or by op."""
-    renamed: Mapping[str, str] = field(default_factory=dict)
 
-    def by(self, op: Op) -> Strategy:
-        """What computes the tiles of an op."""
-        return self.strategy if isinstance(self.strategy, Strategy) else self.strategy(op)
+    renamed = MappingProxyType[str, str]({})
+
+    def uncut(self, op: Op) -> tuple[str, ...]:
+        """Loops its kernels want whole."""
+        return ()
+
+    def same_calls(self, op: Op) -> bool:
+        """Whether tiles of one `mark` have the same scratch and calls."""
+        return True
 
     def space(self, op: Op) -> Space:
         """The nest of the step."""
@@ -168,7 +168,7 @@ class ContractionStep(AxesLowering):
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """The loops of the result the kernels do not want whole; the batch if it is one."""
         space = self.space(op)
-        uncut = self.by(op).uncut(op)
+        uncut = self.uncut(op)
         return {
             name: size
             for name, size in space.extents.items()
@@ -178,13 +178,13 @@ class ContractionStep(AxesLowering):
     def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """The loops it is a sum over, of more than one iteration."""
         space = self.space(op)
-        uncut = self.by(op).uncut(op)
+        uncut = self.uncut(op)
         return {name: size for name, size in space.reductions.items() if name not in uncut and size > 1}
 
     def meeting(self, op: Op, tensors: Tensors) -> Sequence[tuple[str, ...]]:
-        """Dimensions that meet in an axis of a tensor, or in a scratch buffer of the strategy."""
+        """Dimensions that meet in an axis of a tensor."""
         dims = (*self.extents(op, tensors), *self.reductions(op, tensors))
-        return [*self.space(op).meeting(dims), *self.by(op).meeting(op)]
+        return self.space(op).meeting(dims)
 
     def even(self, op: Op, tensors: Tensors) -> Collection[str]:
         """Not those of which some tiles have a bias, or its gradient, alone."""
@@ -198,15 +198,7 @@ class ContractionStep(AxesLowering):
         """None in groups, which may end within a tile, and if the strategy sees more."""
         inexact = self.form(op, tensors).inexact
         grouped = any(term.block or term.period for index in inexact for term in index.terms)
-        return None if grouped or not self.by(op).same_calls(op) else super().mark(op, tensors, ranges)
-
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        """What the strategy makes of the tile."""
-        return self.by(op).task(LoopTile(self.form(op, tensors), ranges, self, choice))
-
-    def default_kernel(self, op: Op) -> str:
-        """That of the strategy."""
-        return self.by(op).default_kernel(op, self.space(op))
+        return None if grouped or not self.same_calls(op) else super().mark(op, tensors, ranges)
 
     def macs(self, op: Op, tensors: Tensors) -> int:
         """Every iteration of the nest, those with zeros included."""
@@ -215,6 +207,43 @@ class ContractionStep(AxesLowering):
     def useful_macs(self, op: Op, tensors: Tensors) -> int:
         """Iterations that touch an element of every operand (see `Space.useful_macs`)."""
         return self.space(op).useful_macs
+
+
+@dataclass(frozen=True)
+class StrategyStep(ContractionStep):
+    """One whose kernels a strategy brings.
+
+    `renamed` are the op's names of tensors of the contraction where they differ (a transposed convolution
+    writes what a convolution reads).
+    """
+
+    strategy: Strategy | Callable[[Op], Strategy]
+    """That of all ops, or by op."""
+    renamed: Mapping[str, str] = field(default_factory=dict)  # type: ignore[assignment]
+
+    def by(self, op: Op) -> Strategy:
+        """What computes the tiles of an op."""
+        return self.strategy if isinstance(self.strategy, Strategy) else self.strategy(op)
+
+    def uncut(self, op: Op) -> tuple[str, ...]:
+        """Those of the strategy."""
+        return self.by(op).uncut(op)
+
+    def same_calls(self, op: Op) -> bool:
+        """That of the strategy."""
+        return self.by(op).same_calls(op)
+
+    def meeting(self, op: Op, tensors: Tensors) -> Sequence[tuple[str, ...]]:
+        """Or in a scratch buffer of the strategy."""
+        return [*super().meeting(op, tensors), *self.by(op).meeting(op)]
+
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+        """What the strategy makes of the tile."""
+        return self.by(op).task(LoopTile(self.form(op, tensors), ranges, self, choice))
+
+    def default_kernel(self, op: Op) -> str:
+        """That of the strategy."""
+        return self.by(op).default_kernel(op, self.space(op))
 
 
 def _name(name: str, index: Index) -> str:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from trainlib.ir.access import Contraction
 from trainlib.ir.graph import Op
-from trainlib.primitives.contractions.contraction import ContractionStep, Description, Strategy
+from trainlib.primitives.contractions.contraction import Description, Strategy, StrategyStep
 
 CONVOLUTION = Contraction(
     y="n co ho wo",
@@ -68,15 +68,15 @@ DESCRIPTION = Description(_described, _orders)
 """Ops that carry the attributes of `ConvGeometry` and a batch."""
 
 
-def convolution_step(result: str, strategy: Strategy | Callable[[Op], Strategy]) -> ContractionStep:
+def convolution_step(result: str, strategy: Strategy | Callable[[Op], Strategy]) -> StrategyStep:
     """The step of a convolution that writes ``y``, ``dw`` or ``dx``."""
-    return ContractionStep(DESCRIPTION, result, strategy)
+    return StrategyStep(DESCRIPTION, result, strategy)
 
 
-def transposed_step(result: str, strategy: Strategy) -> ContractionStep:
+def transposed_step(result: str, strategy: Strategy) -> StrategyStep:
     """The step of a transposed convolution that writes ``y``, ``dw`` or ``dx``.
 
     Its ops carry the geometry of the convolution from its output to its input.
     """
     adjoint = {"y": "dx", "dw": "dw", "dx": "y"}
-    return ContractionStep(DESCRIPTION, adjoint[result], strategy, TRANSPOSED_ROLES[result])
+    return StrategyStep(DESCRIPTION, adjoint[result], strategy, TRANSPOSED_ROLES[result])

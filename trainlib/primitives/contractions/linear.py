@@ -12,15 +12,15 @@ Every step can cut its K too: FW the input features, IG the output features, WG 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
-from trainlib.ir.access import Contraction, Space
+from trainlib.ir.access import Contraction
 from trainlib.ir.graph import Op, Tensor
 from trainlib.primitives.contractions import linear_reference as reference
-from trainlib.primitives.contractions.contraction import ContractionStep, Description
-from trainlib.primitives.contractions.matrix_products import RowProducts
+from trainlib.primitives.contractions.contraction import BIAS, BIAS_GRADIENT, ContractionStep, Description
 from trainlib.primitives.definition import (
     ZEROS,
     Example,
@@ -31,6 +31,12 @@ from trainlib.primitives.definition import (
     Step,
     he_uniform,
 )
+from trainlib.primitives.lowering.axes import Area, Form, Groups
+from trainlib.primitives.lowering.forks import column_sum
+from trainlib.primitives.lowering.products import Added, Call, Each, Product, ProductLowering
+
+_TURNED = "dy_transposed"
+"""Scratch: the output gradient of several rows, transposed."""
 
 
 class _Schema(LayerSchema):
@@ -68,17 +74,49 @@ def _described(op: Op) -> tuple[Contraction, Mapping[str, int], Mapping[str, int
     return (SEQUENCE, {**sizes, "tokens": tokens}, {}) if tokens else (LINEAR, sizes, {})
 
 
-def _default_kernel(op: Op, space: Space) -> str:
-    """Row-parallel naive kernel, but column-parallel where C has fewer rows than columns."""
-    ci, co = op.attributes["ci"], op.attributes["co"]
-    rows = space.macs // (ci * co)
-    if op.step == "IG":
-        return "mm_M" if rows == 1 or rows < ci else "mm"
-    return "mm_M" if op.step == "FW" and 1 < rows < co else "mm"
+class _Rows(ProductLowering, ContractionStep):
+    """One matmul over all rows of x: samples, and tokens of a sequence."""
+
+    def default_kernel(self, op: Op) -> str:
+        """Row-parallel naive kernel, but column-parallel where C has fewer rows than columns."""
+        ci, co = op.attributes["ci"], op.attributes["co"]
+        rows = self.space(op).macs // (ci * co)
+        if op.step == "IG":
+            return "mm_M" if rows == 1 or rows < ci else "mm"
+        return "mm_M" if op.step == "FW" and 1 < rows < co else "mm"
+
+    def loaded(self, area: Area) -> Sequence[str]:
+        """The bias with the first input features."""
+        return [role for role in area.op.reads if role != BIAS or area.begins("ci")]
+
+    def stored(self, area: Area) -> Sequence[str]:
+        """Its gradient with the first columns."""
+        return [role for role in area.op.writes if role != BIAS_GRADIENT or area.begins("ci")]
+
+    def scratch(self, form: Form) -> Mapping[str, Groups]:
+        """The output gradient of WG."""
+        return {_TURNED: (("co",), form.axes("dy")[:-1])} if self.result == "dw" else {}
+
+    def kernels(self, form: Form) -> Sequence[Each]:
+        """The matmul, and the bias."""
+        rows = tuple(name for name in form.sizes if name not in ("co", "ci"))
+        if self.result == "dw":
+            product, added = Product("dy", "x", "dw", ("co",), rows, ("ci",), turned=_TURNED), BIAS_GRADIENT
+        elif self.result == "dx":
+            product, added = Product("dy", "w", "dx", rows, ("co",), ("ci",)), ""
+        elif prod(form.sizes[name] for name in rows) == 1:
+            product, added = Product("w", "x", "y", ("co",), ("ci",), rows), BIAS
+        else:
+            product, added = Product("x", "w", "y", rows, ("ci",), ("co",), trans_b=True), BIAS
+        calls: list[Call] = [product]
+        if added in form.op:
+            bias = Added("y", BIAS) if added == BIAS else column_sum("dy", BIAS_GRADIENT, rows, ("co",))
+            calls.append(Each((), [bias], ("ci",)))
+        return (Each((), calls),)
 
 
 def _step(result: str) -> ContractionStep:
-    return ContractionStep(Description(_described), result, RowProducts(_default_kernel))
+    return _Rows(Description(_described), result)
 
 
 PRIMITIVE = LayerPrimitive(

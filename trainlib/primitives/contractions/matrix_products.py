@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strategies of contractions that are matrix products of their operands as they lie: linear, pointwise.
+"""Strategy of a contraction that is a matrix product of its operands as they lie: pointwise.
 
 Which operand is on the left, what is transposed first and what is multiplied transposed follows from how the
 three matrices are stored (`arranged`):
@@ -7,8 +7,6 @@ three matrices are stored (`arranged`):
 - the left one (A) shares the rows of the result. Stored the other way round it is transposed first;
 - the right one (B) shares the columns. Stored the other way round it is left to the kernel (``trans_b``).
 
-For a linear layer that gives PULP-TrainLib's own extents: FW (N=rows, K=ci, M=co, B transposed), or for one
-row FW (N=co, K=ci, M=1); WG (N=co, K=rows, M=ci) on the transposed output gradient; IG (N=rows, K=co, M=ci).
 For a pointwise convolution in CHW FW (A=w, B=x), WG (A=dy, B=x transposed), IG (A=wᵀ by a transpose, B=dy).
 """
 
@@ -17,11 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from configs.values import Struct, replace
-from trainlib.ir.access import Space
+from configs.values import Struct
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import KernelCall, Scratch, TileTask, part
-from trainlib.primitives.contractions.contraction import BIAS, BIAS_GRADIENT, LoopTile, Strategy
+from trainlib.primitives.contractions.contraction import LoopTile, Strategy
 from trainlib.primitives.contractions.conv_calls import (
     PARTIAL,
     accumulated,
@@ -30,8 +27,8 @@ from trainlib.primitives.contractions.conv_calls import (
     partial_sum,
 )
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
-from trainlib.primitives.lowering.calls import BATCH, factors, matmul_call, transpose_call, vector_add_call
-from trainlib.primitives.lowering.pieces import Piece, TileBuilder
+from trainlib.primitives.lowering.calls import BATCH, factors, matmul_call, transpose_call
+from trainlib.primitives.lowering.pieces import Piece
 
 
 class Matrix(Struct, frozen=True):
@@ -70,41 +67,17 @@ class Arranged(Struct, frozen=True):
     """Operands that are transposed first, as they are stored."""
 
 
-def arranged(
-    tile: LoopTile,
-    result: Matrix,
-    one: Matrix,
-    other: Matrix,
-    *,
-    published: Sequence[str] = (),
-    vectors: bool = False,
-) -> Arranged:
+def arranged(result: Matrix, one: Matrix, other: Matrix, published: Sequence[str]) -> Arranged:
     """How `one` · `other` (in either order) becomes `result`.
 
     Operands of the roles `published` are transposed by a kernel where the matmul could read them as they are,
-    because PULP-TrainLib does so. With `vectors` a matrix of one row is taken as its own transpose, and a
-    result of one row computed as one column where that saves reading B transposed.
+    because PULP-TrainLib does so.
     """
-    upright = _arranged(tile, result.rows, result.columns, one, other, published, vectors)
-    if vectors and upright.trans_b and tile.total(*result.rows) == 1:
-        turned = _arranged(tile, result.columns, result.rows, one, other, published, vectors)
-        return upright if turned.turned else replace(turned, trans_b=False)
-    return upright
-
-
-def _arranged(
-    tile: LoopTile,
-    rows: tuple[str, ...],
-    columns: tuple[str, ...],
-    one: Matrix,
-    other: Matrix,
-    published: Sequence[str],
-    vectors: bool,
-) -> Arranged:
+    rows, columns = result.rows, result.columns
     a, b = (one, other) if rows in (one.rows, one.columns) else (other, one)
     inner = a.columns if a.rows == rows else a.rows
     turned = []
-    if a.rows != rows and not (vectors and tile.count(*inner) == 1):
+    if a.rows != rows:
         turned.append(a)
         a = a.transposed
     if b.role in published:
@@ -133,55 +106,6 @@ def product(tile: LoopTile, arrangement: Arranged, target: str, shape: tuple[int
     trans_b = arrangement.trans_b
     a, b = factors(arrangement.a.name, arrangement.b.name, n, k, m, trans_b=trans_b)
     return matmul_call(tile.choice, a, b, Piece(target, shape), tile.dtype, trans_b=trans_b)
-
-
-@dataclass(frozen=True, slots=True)
-class RowProducts(Strategy):
-    """One matmul over all rows of x: samples, and tokens of a sequence. A linear layer."""
-
-    kernel: Callable[[Op, Space], str]
-
-    def same_calls(self, op: Op) -> bool:
-        """Nothing but the sizes counts."""
-        return True
-
-    def default_kernel(self, op: Op, space: Space) -> str:
-        """That of the layer."""
-        return self.kernel(op, space)
-
-    def task(self, tile: LoopTile) -> TileTask:
-        """Boxes of two matrices, a transpose of the one that lies the wrong way, matmul, bias."""
-        rows = tuple(name for name in tile.space.loops if name not in ("co", "ci"))
-        stored = {"x": (rows, ("ci",)), "w": (("co",), ("ci",)), "y": (rows, ("co",))}
-        matrices = {role: Matrix(role, *stored[role[-1]]) for role in tile.space.accesses}
-        result = tile.space.result
-        one, other = (matrices[role] for role in tile.op.reads if role in matrices)
-        arrangement = arranged(tile, matrices[result], one, other, vectors=True)
-        written = tile.box(result)
-        inputs = (tile.box(one.role), tile.box(other.role), *tile.bias)
-
-        def calls() -> list[KernelCall]:
-            made = [*transposes(tile, arrangement), product(tile, arrangement, result, written.shape)]
-            if tile.adds_bias:
-                elements, term = tile.count(*rows, "co"), tile.count("co")
-                made.append(
-                    vector_add_call(
-                        tile.choice,
-                        total="y",
-                        term=BIAS,
-                        elements=elements,
-                        dtype=tile.dtype,
-                        repeated=term < elements,
-                    )
-                )
-            if tile.bias_gradient:
-                build = TileBuilder(tile.choice, tile.dtype)
-                gradient = Piece("dy", (tile.count(*rows), tile.count("co")))
-                build.column_sum(gradient, Piece(BIAS_GRADIENT, (tile.count("co"),)))
-                made += build.calls()
-            return made
-
-        return TileTask(inputs, (written, *tile.bias_gradient), transposed(tile, arrangement), calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +155,7 @@ class ImageProducts(Strategy):
         matrices = {role: self._matrix(tile, role, geometry, sample) for role in tile.space.accesses}
         one, other = (matrices[role] for role in tile.op.reads if role in matrices)
         result = matrices[tile.space.result]
-        return arranged(tile, result, one, other, published=self.published(tile.op)), result.name
+        return arranged(result, one, other, self.published(tile.op)), result.name
 
     @staticmethod
     def _matrix(tile: LoopTile, role: str, geometry: ConvGeometry, sample: int) -> Matrix:

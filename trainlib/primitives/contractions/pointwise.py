@@ -26,7 +26,7 @@ from configs.model_file import LayerSchema
 from trainlib.ir.access import Contraction
 from trainlib.ir.graph import Initial, Op, Tensor
 from trainlib.primitives.contractions import conv2d_reference as reference
-from trainlib.primitives.contractions.contraction import ContractionStep, Description
+from trainlib.primitives.contractions.contraction import Description, StrategyStep
 from trainlib.primitives.contractions.conv_options import image_extents, image_shape
 from trainlib.primitives.contractions.matrix_products import ImageProducts
 from trainlib.primitives.definition import (
@@ -88,9 +88,9 @@ def _published(op: Op) -> tuple[str, ...]:
     return ("w",) if op.step == "IG" else (() if op.attributes["sources_first"] else ("x",))
 
 
-def _step(result: str, *, direct: bool = False) -> ContractionStep:
+def _step(result: str, *, direct: bool = False) -> StrategyStep:
     products = ImageProducts() if direct else ImageProducts(_published)
-    return ContractionStep(Description(_described, _orders), result, products)
+    return StrategyStep(Description(_described, _orders), result, products)
 
 
 def _direct(result: str) -> dict[str, Variant]:

@@ -151,10 +151,9 @@ class Area:
         return name, place * prod(self.shape(*axes[len(fixed) :])) if loops else None
 
     def held(self, buffer: str, at: At, shape: Shape) -> Piece:
-        """The same as an array of this shape."""
+        """The same as an array: a whole buffer or part in its own shape, else in this one."""
         name, first = self.lies(buffer, at)
-        whole = first is None and self.sizes(buffer)[name != buffer :] == shape
-        return Piece(name, shape, None if whole else first or 0)
+        return Piece(name, self.sizes(buffer)[name != buffer :] if first is None else shape, first)
 
     def piece(self, role: str, sample: int | None = None) -> Piece:
         """That box in its buffer, or what of it belongs to a sample."""

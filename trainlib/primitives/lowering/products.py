@@ -9,7 +9,7 @@ from math import prod
 from types import MappingProxyType
 from typing import TypeAlias
 
-from configs.values import Struct
+from configs.values import Struct, replace
 from trainlib.ir.steps import KernelCall
 from trainlib.primitives.lowering.axes import Area, At, Axes, AxesLowering, Form
 from trainlib.primitives.lowering.forks import Fork
@@ -23,7 +23,8 @@ class Product(Struct, frozen=True):
     """C[rows, columns] = A[rows, inner] · B[inner, columns], B stored the other way if `trans_b`.
 
     It is a sum over the loops `over`, or added to what there is if `added`: by way of the buffer `term`, but
-    for the first of the loops.
+    for the first of the loops. A that is stored the other way is transposed into the buffer `turned` first,
+    if a tile has more than a row of it.
     """
 
     a: str
@@ -37,22 +38,45 @@ class Product(Struct, frozen=True):
     over: Axes = ()
     added: bool = False
 
+    turned: str = ""
+
     def used(self, area: Area) -> Collection[str]:
         """Scratch of a tile."""
         adds = self.added or prod(area.shape(*self.over)) > 1
-        return {self.a, self.b, self.c, *([self.term] if adds else [])}
+        turns = prod(area.shape(*self.inner)) > 1
+        return {self.a, self.b, self.c, *([self.term] if adds else []), *([self.turned] if turns else [])}
 
     def run(self, area: Area, build: TileBuilder, at: At = NOWHERE) -> None:
         """The calls of an iteration."""
         n, k, m = (prod(area.shape(*axes)) for axes in (self.rows, self.inner, self.columns))
-        a = area.held(self.a, at, (n, k))
-        b = area.held(self.b, at, (m, k) if self.trans_b else (k, m))
+        a = replace(area.held(self.a, at, (n, k)), shape=(n, k))
+        b = replace(area.held(self.b, at, (k, m)), shape=(m, k) if self.trans_b else (k, m))
+        c = area.held(self.c, at, (n, m))
+        if self.turned and k > 1:
+            stored, a = replace(a, shape=(k, n)), Piece(self.turned, (n, k))
+            build.transpose(stored, a)
         adds = self.added or any(at[loop] for loop in self.over)
-        term = Piece(self.term, (n, m)) if adds else None
-        build.added_matmul(a, b, area.held(self.c, at, (n, m)), term, trans_b=self.trans_b)
+        build.matmul(a, b, Piece(self.term, (n, m)) if adds else c, trans_b=self.trans_b)
+        if adds:
+            build.add(c, Piece(self.term, c.shape))
 
 
-Call: TypeAlias = "Fork | Product | Each"
+class Added(Struct, frozen=True):
+    """total += term, again and again where that is shorter: a bias."""
+
+    total: str
+    term: str
+
+    def used(self, area: Area) -> Collection[str]:
+        """No scratch."""
+        return ()
+
+    def run(self, area: Area, build: TileBuilder, at: At = NOWHERE) -> None:
+        """The call of an iteration."""
+        build.add(area.held(self.total, at, ()), area.held(self.term, at, ()))
+
+
+Call: TypeAlias = "Fork | Product | Added | Each"
 Calls: TypeAlias = Sequence[Call]
 
 
@@ -82,7 +106,7 @@ class Each(Struct, frozen=True):
 
 
 class ProductLowering(AxesLowering):
-    """A step whose kernels are `Each`, `Product` and `Fork`; a tile has the scratch it uses."""
+    """A step whose kernels are of this file and `Fork`; a tile has the scratch it uses."""
 
     def has_scratch(self, area: Area, name: str) -> bool:
         """Whether a kernel uses it."""
