@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
+from arch.spec.soc_config import READABLE
 from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, Lever, PulptrainError
 from configs.model_file import LayerSpec, ModelSpec
@@ -82,6 +83,8 @@ def with_levers(
     reserved_bytes = timing.l1.size_bytes - timing.l1_usable_bytes
     size = f"use --l1 {-(-(timing.l1.size_bytes + error.missing_bytes) // 1024)}KiB (stacks"
     size += f"{' and tables' if timing.l1.tables_bytes else ''} take {reserved_bytes} B of it)"
+    if error.missing_bytes <= timing.l1.tables_bytes:
+        size += f", or --form {READABLE}, which has no tables"
     whole = options.buffer_depth == WHOLE_OPS
     return error.but(
         levers=found, cure=f"{size}, or --buffering single, which cuts ops into tiles" if whole else size

@@ -29,7 +29,7 @@ from scheduler.programs.program import ProgramBuilder
 from scheduler.programs.staging_emitter import StagingEmitter, places_of
 from scheduler.schedule_cache import ScheduleCache
 from scheduler.table_form import MOST_TRANSFERS
-from scheduler.tiles.code_cost import CodeCost, Lost, op_code
+from scheduler.tiles.code_cost import MOST, CodeCost, Lost, op_code
 from scheduler.tiles.l1_layout import L1Layout, lay_out_ops
 from scheduler.tiles.l2_slots import NOT_STREAMED, OpSlots, OpStream
 from scheduler.tiles.resident_rules import NotInPlace
@@ -42,9 +42,6 @@ from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.steps import KernelChoice
 from trainlib.registry import lowering_of, matmul_of
 from trainlib.training.variants import with_variants
-
-MOST = 0.5
-"""A share of an op's code from which on it counts as lost where it is lost or not."""
 
 
 class Choices(Struct, frozen=True):
@@ -328,7 +325,7 @@ def code_of_op_alone(graph: TrainingGraph, timing: SocTiming, options: ScheduleO
     lost = lost_code(graph, timing, options)
     if lost is None:
         return WARM
-    return COLD if lost.own() >= MOST else STEADY
+    return COLD if lost.is_walked or lost.own() >= MOST else STEADY
 
 
 def multiplying(graph: TrainingGraph, variants: Mapping[str, str]) -> list[Op]:

@@ -13,14 +13,15 @@ from itertools import accumulate
 
 import numpy as np
 
-from arch.pricing.code_caches import WARM
+from arch.pricing.code_caches import COLD, WARM
 from arch.spec.program import Action, Command, DmaStart, DmaWait, Place, Program, Release, UdmaWait
 from arch.spec.timing import SocTiming
 from configs.values import Struct, replace
 from scheduler.addresses.allocation import Interval, align
 from scheduler.planned import Schedule
-from scheduler.programs.program_code import TABLE, OpActions, ops_of, with_code
+from scheduler.programs.program_code import TABLE, OpActions, codes_of, ops_of, with_code
 from scheduler.programs.rolling import Leaf, Loop, Node, first_call, in_records, places_of, runs_of
+from scheduler.tiles.code_cost import are_tables
 from scheduler.tiles.code_sizes import TABLE_PLACES, Sizes, shipped_sizes, table_place_bytes
 from traces.events import Work
 
@@ -73,7 +74,13 @@ def _is_call(form: Hashable) -> bool:
 
 def with_tables(schedules: Sequence[Schedule], timing: SocTiming, sizes: Sizes) -> tuple[list[Schedule], int]:
     """The schedules of programs in one memory with their tables, which lie in L2 behind all that is planned
-    there, and the bytes of all of them."""
+    there, and the bytes of all of them.
+
+    A program so small that most of its functions would stay in the caches keeps them.
+    """
+    as_functions = codes_of([schedule.program.actions for schedule in schedules], sizes)
+    if not are_tables(timing, as_functions[0].size_bytes):
+        return list(schedules), 0
     address = begin = align(max(schedule.peak_bytes.get("l2", 0) for schedule in schedules))
     near = align(max(schedule.peak_bytes.get("l1", 0) for schedule in schedules))
     result = []
@@ -212,12 +219,13 @@ def alone_with_code(program: Program, timing: SocTiming, code_start: str) -> tup
     """The program of an op alone, and what the caches hold of its code.
 
     If the op is a table this is in L1 before it begins, and refills of the code that all ops share are left
-    out. If it has none, or one without room, its code is fetched.
+    out. If it has none, or one without room, its code is fetched. Ops of small programs, which start
+    `STEADY` (`scheduler.schedule.code_of_op_alone`), have none.
     """
     if code_start == WARM:
         return program, WARM
     sizes = shipped_sizes()
-    for op in ops_of(program.actions) if timing.l1.tables_bytes else ():
+    for op in ops_of(program.actions) if timing.l1.tables_bytes and code_start == COLD else ():
         size_bytes, walk_cycles = table_of(op, sizes)
         if sizes["table"]["fetch"] + size_bytes <= table_place_bytes(timing):
             walked = [_walked(each, _by_transfer(op, walk_cycles), None) for each in op.actions]

@@ -298,8 +298,8 @@ class ChipOptions(TypedDict, total=False):
         Option(
             "readable|tables",
             "Form of the program: readable: one C function per op; tables: the ops as tables in L1, "
-            "executed by one small loop, so that the code fits a small instruction cache (default: that of "
-            "the SoC).",
+            "executed by one small loop, so that the code fits a small instruction cache; tiny programs keep "
+            "functions (default: that of the SoC; readable with warm caches).",
             MACHINE,
             path="form",
         ),

@@ -14,6 +14,7 @@ from arch.spec.timing import SocTiming
 from configs.errors import InputError
 from configs.limits import check_seed
 from configs.parameters import RTL, default_codegen
+from configs.values import replace
 from configs.yaml_file import read_text
 from pulptrain.given.option import ALL, MODEL_PREFIX, SCHEDULE, AllOptions, pair
 from scheduler.addresses.placement import parse_placement
@@ -181,9 +182,18 @@ def code_map(settings: Settings) -> tuple[str, str] | None:
 
 
 def soc_timing(settings: Settings) -> SocTiming:
-    """The SoC the settings describe. Raises `ConfigError` for unknown names, paths or values out of range."""
-    timing = load_soc(settings.soc, settings.timing, set_parameters(settings))
-    return with_options(timing, **{key: getattr(settings, key) for key in _OF_SOC})
+    """The SoC the settings describe. Raises `ConfigError` for unknown names, paths or values out of range.
+
+    Where all code is in the caches tables cost cycles and save none: there ops are functions unless the
+    settings say otherwise.
+    """
+    overrides = set_parameters(settings)
+    timing = load_soc(settings.soc, settings.timing, overrides)
+    options = {key: getattr(settings, key) for key in _OF_SOC}
+    is_asked = options["form"] is not None or "l1.tables_bytes" in overrides
+    if timing.l1.tables_bytes and not is_asked and code_start(settings) == WARM:
+        timing = replace(timing, l1=replace(timing.l1, tables_bytes=0))
+    return with_options(timing, **options)
 
 
 def with_options(timing: SocTiming, **options: Any) -> SocTiming:

@@ -23,6 +23,9 @@ from scheduler.tiles.code_sizes import (
 )
 from scheduler.tiles.tiling import Tiler
 
+MOST = 0.5
+"""A share of code from which on it counts as lost where it is lost or not."""
+
 
 class TileCode(Struct, frozen=True):
     """The code of one tile: its `form`, equal for tiles that may be one in a loop; statements by their word
@@ -61,6 +64,18 @@ def op_code(tiler: Tiler, usable_bytes: int) -> OpCode:
     return OpCode(sizes["op"] + tile_bytes, kernels)
 
 
+def _survives(timing: SocTiming, size_bytes: int) -> float:
+    """The share of a line that so many bytes of code leave in the shared cache."""
+    ways = timing.icache.shared_ways
+    return float((1 - 1 / ways) ** (size_bytes * ways / timing.icache.shared_bytes))
+
+
+def are_tables(timing: SocTiming, functions_bytes: int) -> bool:
+    """Whether ops are tables: of a program that has so much code as functions, if most of it would be lost
+    from one iteration to the next. Below that the walk costs more than it saves."""
+    return timing.l1.tables_bytes > 0 and 1 - _survives(timing, functions_bytes) >= MOST
+
+
 class Lost:
     """What of its code an op does not find in the shared cache.
 
@@ -71,19 +86,18 @@ class Lost:
     """
 
     def __init__(self, timing: SocTiming, ops: Sequence[OpCode], *, cold: bool = False) -> None:
-        icache, sizes = timing.icache, shipped_sizes()
+        sizes = shipped_sizes()
         self._cold, self._ops = cold, len(ops)
         kernels = {name: functions for op in ops for name, functions in op.kernels.items()}
         functions = {name: each for found in kernels.values() for name, each in found.items()}
         uses = Counter(
             name for op in ops for name in {name for found in op.kernels.values() for name in found}
         )
-        is_walked = timing.l1.tables_bytes > 0
-        size_bytes = sum(sizes["walk"].values()) if is_walked else sum(op.size_bytes for op in ops)
-        size_bytes += sum(sizes["platform"].values())
-        size_bytes += sum(functions.values())
-        of_a_set = size_bytes * icache.shared_ways / icache.shared_bytes
-        self._survives = float((1 - 1 / icache.shared_ways) ** of_a_set)
+        own_bytes = sum(op.size_bytes for op in ops)
+        size_bytes = sum(sizes["platform"].values()) + sum(functions.values())
+        self.is_walked = are_tables(timing, own_bytes + size_bytes)
+        size_bytes += sum(sizes["walk"].values()) if self.is_walked else own_bytes
+        self._survives = _survives(timing, size_bytes)
         lost = {
             name: each * (1 - float(self._survives ** (1 / uses[name]))) for name, each in functions.items()
         }
@@ -122,7 +136,7 @@ class CodeCost:
     def __init__(self, timing: SocTiming, lost: Lost) -> None:
         icache, dma, events, sizes = timing.icache, timing.dma, timing.event_unit, shipped_sizes()
         self._lost, self._icache, own = lost, icache, sizes["op"]
-        self._place_bytes = table_place_bytes(timing)
+        self._place_bytes = table_place_bytes(timing) if lost.is_walked else 0
         # Turns of a loop of the smallest tiles that the compiler writes out.
         written_out = WRITTEN_OUT_BYTES // (2 * own["transfer_1d"] + 2 * own["wait"] + own["fork"])
         cycles = {

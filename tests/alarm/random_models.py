@@ -139,7 +139,7 @@ def drawn(seed: int) -> Drawn:
     settings = Settings(
         dtype=draw.choice(("fp32", "fp32", "fp16", "bf16")),
         cores=cores,
-        l1=draw.choice(("12KiB" if cores == 8 else "8KiB", "16KiB", "64KiB")),
+        l1=draw.choice(("14KiB" if cores == 8 else "10KiB", "16KiB", "64KiB")),
         buffering=draw.choice(("single", "double", "3")),
         prefetch=draw.choice(("on", "off")),
         placement=draw.choice(("first-fit", "best-fit")),

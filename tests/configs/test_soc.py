@@ -46,7 +46,8 @@ def test_profiles_differ_where_hardware_and_simulator_do():
     assert (rtl.l1.bank_conflicts, gvsoc.l1.bank_conflicts) == (True, False)
     assert gvsoc.l2.dma_read_latency_cycles == 0 < rtl.l2.dma_read_latency_cycles
     assert (rtl.l1.size_bytes, rtl.l2.size_bytes) == (65536, 1536 * 1024)
-    assert rtl.l1_usable_bytes == 65536 - 2048 - 7 * 1024
+    assert rtl.l1_usable_bytes == 65536 - 2048 - 7 * 1024 - 2048
+    assert gvsoc.l1_usable_bytes == 65536 - 2048 - 7 * 1024
 
 
 def test_empty_fork_adds_up_to_the_measured_cycles():
@@ -102,7 +103,7 @@ def test_options():
 )
 def test_an_option_changes_what_its_entry_names(key):
     # Nothing else of an option of the SoC is written anywhere: a new one needs its entry only.
-    others = {"cores": 4, "fpus": "2-static", "bank_conflicts": "off", "freq": "100MHz", "form": "tables"}
+    others = {"cores": 4, "fpus": "2-static", "bank_conflicts": "off", "freq": "100MHz", "form": "readable"}
     several = {
         "fpus": {"fpu.mapping", "fpu.count"},
         "freq": {"clock.cluster_hz", "clock.soc_hz"},
@@ -192,9 +193,9 @@ def test_refused_values(path, value, message):
 def test_l1_too_small_for_the_stacks():
     with pytest.raises(DoesNotFitError) as caught:
         with_options(load_soc(), l1="8 KiB")
-    assert (caught.value.required_bytes, caught.value.available_bytes) == (2048 + 7 * 1024 + 4, 8192)
+    assert (caught.value.required_bytes, caught.value.available_bytes) == (2048 + 7 * 1024 + 2048 + 4, 8192)
     assert caught.value.exit_code == 3
-    assert with_options(load_soc(), l1="8 KiB", cores=1).l1_usable_bytes == 6144
+    assert with_options(load_soc(), l1="8 KiB", cores=1).l1_usable_bytes == 4096
     with pytest.raises(DoesNotFitError):
         load_soc(overrides={"l1.size_bytes": "9 KiB"})
 

@@ -39,7 +39,7 @@ LLD = """
 1c001000 1c001000       20     4         build/network.o:(.rodata)
 """
 MODEL = "simple-mlp"
-SETTINGS = Settings(timing="rtl", codegen="clang-rv32")
+SETTINGS = Settings(timing="rtl", codegen="clang-rv32", form="readable")
 
 
 @pytest.mark.parametrize("text", [GNU, LLD])
@@ -111,6 +111,8 @@ def test_a_run_takes_size_and_places_from_the_map(capsys: pytest.CaptureFixture[
         "clang-rv32",
         "--icache",
         "cold",
+        "--form",
+        "readable",
     ]
     linked = printed(capsys, *options, "--code-map", str(path))
     (command,) = linked["commands"].values()
@@ -141,7 +143,7 @@ def test_a_kernel_that_the_master_runs_alone_is_not_forked() -> None:
         ("nothing of the kind", ["--icache", "cold"], "not the linker map of an exported program"),
         (
             lines("conv1_FW", "mm", "pt_fork"),
-            ["--icache", "cold"],
+            ["--icache", "cold", "--form", "readable"],
             "the linker map belongs to another program, without fc1_FW, ",
         ),
         (lines("conv1_FW"), ["--icache", "warm"], "--icache steady"),

@@ -25,11 +25,11 @@ from deploy.calls.call import c_calls
 from deploy.project.network_files import programs_of
 from pulptrain.deploying.deployed import cycles_as_exported
 from pulptrain.given.settings import Settings, with_options
-from pulptrain.running.session import run_model
+from pulptrain.running.session import prepare, run_model
 from scheduler.options import ScheduleOptions
 from scheduler.programs.rolling import runs_of
 from scheduler.schedule import build_schedule, lost_code
-from scheduler.table_form import alone_with_code
+from scheduler.table_form import alone_with_code, is_of_tables
 from scheduler.tiles.code_cost import CodeCost, TileCode
 from scheduler.tuner.task import task_of
 from shared.exported import Exported, exported, made, written
@@ -154,6 +154,15 @@ def test_tune_run_and_deploy_predict_the_same_cycles(icache: str, tmp_path: Path
     outcome = run_model(str(model), settings, functional=False)
     assert tuned.cycles == outcome.summary["cycles"] <= tuned.untuned_cycles
     assert cycles_as_exported(outcome.schedules, outcome.timing, 1) == tuned.cycles
+
+
+def test_programs_whose_functions_stay_in_the_caches_keep_them() -> None:
+    """Two ops of inference: the walk would cost 12 % there. So it is where all code is in the caches."""
+    for settings in ({"steps": "fw"}, {"icache": "warm"}, {"timing": "gvsoc"}):
+        program = prepare("simple-mlp", Settings(**settings)).schedule.program
+        assert not any(is_of_tables(action) for action in program.actions)
+    trained = prepare("simple-mlp", Settings()).schedule.program
+    assert any(is_of_tables(action) for action in trained.actions)
 
 
 def test_an_op_alone_is_a_table_only_where_that_has_room() -> None:

@@ -41,7 +41,7 @@ layers:
 OP = "fc.UPD"
 """Weights, gradients and new weights are 4 KiB each: L1 holds them once, two buffers each take two tiles."""
 
-TIMING = with_options(load_soc("pulp-open"), l1="22KiB")
+TIMING = with_options(load_soc("pulp-open"), l1="22KiB", form="readable")
 COSTS = TeamCostModel(TIMING)
 GRAPH = build_training_graph(read_model(parse_yaml(LINEAR, "linear.yaml")))
 

@@ -201,7 +201,7 @@ MEMORIES: dict[str, Memory] = {
     "all streamed": Memory({"homes": ("*=streamed",)}),
     "a small L2": Memory({"l2": "3KiB", "icache": "warm"}),
     "a very small L2": Memory({"l2": "1KiB", "icache": "warm"}),
-    "a small L1": Memory({"l1": "11KiB", "homes": ("*=l3",)}),
+    "a small L1": Memory({"l1": "13KiB", "homes": ("*=l3",)}),
     "residents": Memory({"resident": "auto"}),
     "residents, all l3": Memory({"resident": "auto", "homes": ("*=l3",)}),
     "single buffers": Memory({"buffering": "single", "homes": ("*=l3",)}),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from arch.pricing.cost_model import CoreCost, CostModel, TeamCost, Traffic
 from arch.spec.isa import TeamWork
-from arch.spec.soc_config import load_soc
+from arch.spec.soc_config import READABLE, load_soc, with_values
 from configs.errors import DoesNotFitError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from configs.values import replace
@@ -22,7 +22,7 @@ from shared.initial_values import initial_values
 from trainlib.references.reference import evaluate
 from trainlib.training.phases import build_training_graph
 
-TIMING = load_soc("pulp-open", "rtl")
+TIMING = with_values(load_soc("pulp-open", "rtl"), {"form": READABLE})
 
 
 STACK_BYTES = TIMING.l1.size_bytes - TIMING.l1_usable_bytes

@@ -47,6 +47,7 @@ KIND_STYLES: Mapping[str, Style] = {
     "scratch": Style("#969696", "scratch (im2col, transpose, sums)"),
     "stack": Style("#2E2E2E", "stacks"),
     "code": Style("#5A5A5A", "code", "...."),
+    "table": Style("#5A5A5A", "tables of ops", "----"),
 }
 """Look of each kind of bytes, in the order of the legend."""
 

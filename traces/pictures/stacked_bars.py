@@ -37,6 +37,7 @@ from traces.totals import collapsed, largest, layer_of
 WIDTH_INCHES = 7.5
 MOST_ROWS = 20
 """Layers or ops that get a bar; the others are added up in the last row."""
+RIGHT_INCHES = 0.15
 ROW_LINES = 1.6
 
 
@@ -137,7 +138,7 @@ def draw_bars(chart: BarChart, *paths: Path | None, title: str = "", paper: Pape
     rows = [replace(row, name=short(row.name)) for row in chart.rows]
     used = [name for name in looks if any(row.parts.get(name) for row in rows)]
     left = max((paper.inches(row.name) for row in rows), default=0.0) + 0.12
-    width = paper.width_inches - left - 0.15
+    width = paper.width_inches - left - RIGHT_INCHES
     text_inches = max((paper.inches(row.text) for row in rows), default=0.0) + 0.06
     paper.check_room(left + text_inches)
     longest = max((sum(row.parts.values()) for row in rows), default=1.0) or 1.0
@@ -179,6 +180,8 @@ def draw_bars(chart: BarChart, *paths: Path | None, title: str = "", paper: Pape
         name_rows(axes, [row.name for row in rows], 3)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.locator_params(axis="x", nbins=max(int(width / paper.inches(f"{longest:,.0f}") / 1.6), 2))
+        last = end * (1 + (2 * RIGHT_INCHES - 1.1 * paper.inches(f"{longest:,.0f}")) / (2 * width))
+        axes.set_xticks([tick for tick in axes.get_xticks() if tick <= min(last, end)])  # none is cut
         axes.set_xlabel("\n".join(axis_lines), labelpad=1)
         axes.grid(axis="x", linewidth=0.4, color="#DDDDDD")
         axes.set_axisbelow(True)

@@ -29,7 +29,7 @@ def test_a_folder_says_what_the_run_itself_said(folder: Path, capsys: pytest.Cap
     of_folder = capsys.readouterr().out.splitlines()
     assert run([*RUN, "--buffering", "single", "--why", "--top", "2"]) == 0
     of_run = capsys.readouterr().out.splitlines()
-    assert of_folder[0].startswith("bound by    compute 41%, DMA in 18%, DMA out 12%")
+    assert of_folder[0].startswith("bound by    compute 42%, DMA in 22%, DMA out 13%")
     table = of_folder[of_folder.index("") + 1 :]
     assert of_run[-len(table) :] == table
     assert [line.split()[0] for line in table] == ["largest", "fc.UPD", "conv1.WG", "8", "total"]

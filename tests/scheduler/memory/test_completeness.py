@@ -38,7 +38,7 @@ NET = ModelSpec(
 
 CASES = {
     "double": Settings(l1="12KiB"),
-    "single": Settings(l1="11KiB", buffering="single", dtype="bf16"),
+    "single": Settings(l1="13KiB", buffering="single", dtype="bf16"),
     "resident": Settings(l1="24KiB", resident="conv.out,fc.weight"),
     "streamed": Settings(l2="3KiB", icache="warm"),
     "two programs": Settings(accumulate=2, l1="12KiB"),

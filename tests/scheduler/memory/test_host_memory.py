@@ -18,6 +18,7 @@ from scheduler.memory.host_memory import TIMING_ONLY, UNTRACED, HostUse, Program
 from scheduler.options import ScheduleOptions
 from scheduler.planned import Schedule
 from scheduler.schedule import ProgramBuilder, build_schedule
+from scheduler.table_form import is_of_tables
 from scheduler.tiles.tiling import Tiler
 from tools.measure_host_memory import measure
 from trainlib.primitives.definition import DrawnInput
@@ -27,7 +28,8 @@ MIB = 1 << 20
 
 
 def counted(schedule: Schedule) -> ProgramSize:
-    actions = schedule.program.actions
+    """Without tables, which are few: a command and two actions for some ops."""
+    actions = [action for action in schedule.program.actions if not is_of_tables(action)]
     return ProgramSize(
         len(actions),
         sum(len(action.commands) for action in actions if isinstance(action, DmaStart)),

@@ -180,13 +180,14 @@ def test_prefetch_and_write_back_run_beside_computation() -> None:
 @pytest.mark.parametrize("l2", ["1536KiB", "56KiB", "46KiB", "20KiB", "4KiB"])
 def test_the_peaks_of_the_plan_are_those_of_the_bytes_the_program_touches(l2: str) -> None:
     """A recount that knows nothing of the plan: the highest byte of L2 and L3 in any action."""
-    schedule = prepare("digits-cnn", Settings(l2=l2, icache="warm")).schedule
+    prepared = prepare("digits-cnn", Settings(l2=l2, icache="warm"))
+    schedule = prepared.schedule
     highest = {"l1": 0, "l2": 0, "l3": 0}
     for _, span in spans(schedule):
         highest[span.level] = max(highest[span.level], span.end)  # type: ignore[attr-defined]
     assert highest["l2"] == schedule.peak_bytes["l2"]
     assert highest["l3"] == schedule.peak_bytes["l3"]
-    assert highest["l1"] <= schedule.peak_bytes["l1"] <= load_soc().l1_usable_bytes
+    assert highest["l1"] <= schedule.peak_bytes["l1"] <= prepared.timing.l1_usable_bytes
     # L1 from the buffers of each op: none leaves its op's slots, and one op's slots reach the peak.
     slots = [
         max(

@@ -20,7 +20,7 @@ from scheduler.programs.program_code import CODE, with_code
 from scheduler.tiles.code_sizes import shipped_sizes
 from shared.kept_plans import prepare
 
-SETTINGS = Settings(timing="rtl")
+SETTINGS = Settings(timing="rtl", form="readable")
 
 
 def test_tiles_of_a_loop_share_its_code_and_ops_have_their_own() -> None:
@@ -94,7 +94,7 @@ def test_code_larger_than_the_shared_cache_comes_from_l2_in_every_iteration() ->
     assert held[STEADY] - held[WARM] < 0.05 * (cycles[STEADY] - cycles[WARM])
 
 
-SMALL = ["run", "simple-mlp", "--no-functional", "--quiet", "--no-cache"]
+SMALL = ["run", "simple-mlp", "--no-functional", "--quiet", "--no-cache", "--form", "readable"]
 
 
 def refused_bytes(capsys: pytest.CaptureFixture[str], *options: str) -> int:

@@ -276,7 +276,7 @@ def test_a_part_of_a_trace_has_the_cycles_of_the_part(drawing: RunPictures) -> N
     by_name = {op.name: op for op in whole.ops}
     assert sum(op.cycles for op in part.ops) == end - start
     assert part.ops[1:-1]
-    assert all(op.stalls == by_name[op.name].stalls for op in part.ops[1:-1] if op.name == "fc.WG")
+    assert all(op.stalls == by_name[op.name].stalls for op in part.ops[1:-1] if op.name == "fc.IG")
 
 
 def many_ops(count: int) -> list[OpMetrics]:
