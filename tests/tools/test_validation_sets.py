@@ -217,7 +217,7 @@ def test_rows_without_a_model_are_counted_beside_their_target_and_say_why() -> N
     row = next(line for line in text.splitlines() if line.startswith("| micro |"))
     assert row.endswith("| **no** |"), "a set of which nothing is predicted does not meet its goal"
     assert "Rows without a model" in text
-    assert refused[0].error.message.partition(": ")[2] in text
+    assert refused[0].error.message.rpartition(": ")[2] in text
 
 
 def test_pictures_draw_every_machine_of_the_measured_files() -> None:

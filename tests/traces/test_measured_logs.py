@@ -179,7 +179,7 @@ def test_what_several_rows_hold_is_counted_once(tmp_path: Path) -> None:
             "columns are separated by ';', not by commas\n  try: separate columns by commas: layer,cycles",
         ),
         ("what,cycles\nconv.FW,5\n", "the column 'op' is missing; the columns are 'what', 'cycles'"),
-        ("op convolution.FW 5\n", "model 'm' has none of the ops in the log: convolution.FW"),
+        ("op convolution.FW 5\n", "model 'm' does not have the ops of the log: convolution.FW"),
     ],
 )
 def test_a_log_that_cannot_be_used_says_why(text: str, told: str, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from pulptrain.given.settings import Settings
 from pulptrain.running.session import prepare
 from tools.deployed.counted import execute
 from tools.pages.page import ROOT, table
+from trainlib.kernels.library import LIBRARY
 from trainlib.kernels.team import Array, team_work
 from trainlib.primitives.lowering.kernel_call import form_of
 
@@ -83,7 +84,8 @@ def _calls(model: str) -> dict[str, list[Any]]:
                 assert action.team.origin is not None
                 (call,) = action.team.origin.calls
                 details = action.effect.details if action.effect is not None else {}
-                call = call._replace(kernel=form_of(call.kernel, details) or call.kernel)
+                nest = action.team.kernel
+                call = call._replace(kernel=LIBRARY.form(EXPORTED, nest, form_of(nest, details)))
                 found[f"{action.work.op}.{action.work.step}"][call] += 1
     return {op: [[times, *call[1:]] for call, times in calls.items()] for op, calls in found.items()}
 

@@ -13,10 +13,9 @@ from trainlib.kernels import catalogue, expressions
 from trainlib.primitives.attention import softmax
 from trainlib.primitives.contractions import conv_nests, matrix_products
 from trainlib.primitives.contractions.conv_im2col import Im2col
-from trainlib.primitives.lowering import calls, elementwise, forks
+from trainlib.primitives.lowering import calls, elementwise, forks, placed
 from trainlib.primitives.lowering.calls import transpose_call
 from trainlib.primitives.lowering.kernel_call import Piece
-from trainlib.primitives.pooling import pooling
 
 DEFECTS: dict[str, Change] = {}
 _defect = registrar(DEFECTS, "lowerings")
@@ -170,9 +169,10 @@ def _last_element() -> Sequence[Replacement]:
 @_defect("trainlib/primitives/pooling/pooling.py", "pooling leaves one channel out")
 def _one_channel_less() -> Sequence[Replacement]:
     def wrong(right: Any, choice: Any, nest: str, sizes: Any, *args: Any, **more: Any) -> Any:
-        return right(choice, nest, {**sizes, "ci": max(1, sizes["ci"] - 1)}, *args, **more)
+        fewer = {"ci": max(1, sizes["ci"] - 1)} if "ci" in sizes else {}
+        return right(choice, nest, {**sizes, **fewer}, *args, **more)
 
-    return around(pooling, "kernel_call", wrong)
+    return around(placed, "kernel_call", wrong)
 
 
 @_defect("trainlib/primitives/norms/norm_lowering.py", "WG of a norm runs the loop of FW")

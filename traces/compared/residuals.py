@@ -263,7 +263,7 @@ def residuals(
             rows.append((held, item))
     if not rows:
         raise InputError(
-            f"model '{summary['model']}' has none of the ops in the log: "
+            f"model '{summary['model']}' does not have the ops of the log: "
             f"{', '.join(item.name for item in unmatched[:3])}",
             where=log,
             cure=suggestion(unmatched[0].name, known_names(summary)),

@@ -17,9 +17,6 @@ GENERAL = (AxesLowering, ElementwiseLowering, LossLowering)
 KEEPING = {
     *("conv1d", "conv2d", "conv_transpose2d", "depthwise", "pointwise"),  # strategies of a matmul
     *("rnn", "gru", "lstm"),  # a buffer for each gate
-    *("avg_pool2d", "global_avg_pool", "max_pool2d", "interpolation"),  # windows
-    *("broadcast_add", "class_token", "concat", "expand", "flip", "pad", "slice", "split", "transpose"),
-    "embedding",
 }
 """Layers that keep such a function today; one that is turned into data leaves the list."""
 
@@ -46,4 +43,4 @@ def test_few_layers_keep_a_function() -> None:
         if _own_code(lowering)
     }
     assert keeping <= KEEPING
-    assert len(KEEPING) <= 0.2 * len(PRIMITIVES)
+    assert len(KEEPING) <= 0.1 * len(PRIMITIVES)

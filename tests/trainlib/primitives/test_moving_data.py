@@ -18,9 +18,8 @@ from shared.primitive_harness import CODEGEN, poisoned, run_op, run_tile
 from trainlib.ir.graph import Tensor
 from trainlib.ir.steps import KernelChoice
 from trainlib.primitives.definition import DrawnInput
-from trainlib.primitives.lowering.kernel_call import Piece
-from trainlib.primitives.lowering.pieces import TileBuilder
-from trainlib.primitives.shapes.box_copies import Walk, run_walk
+from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+from trainlib.primitives.shapes.box_copies import Walk
 from trainlib.references.reference import evaluate
 from trainlib.registry import lowering_of
 from trainlib.training.builder import GraphBuilder
@@ -90,10 +89,9 @@ def test_the_loops_of_a_transposition_touch_every_element_at_its_place(shape, co
         target.astype(f"i{size}").transpose(back).strides[axis] // size for axis in range(len(shape))
     )
     walk = Walk(tuple(shape), strides, target_strides)
-    pieces = (Piece("x"), Piece("y"))
-    build = TileBuilder(CHOICE, dtype)
-    run_walk(build, walk, pieces, tuple, dimensions=len(shape))
-    (call,) = build.calls()
+    nest, sizes, *strides = walk.nest(len(shape), "transpose_matrix")
+    arrays = {"X": Piece("x", strides=strides[0]), "Y": Piece("y", strides=strides[1])}
+    call = kernel_call(CHOICE, nest, sizes, arrays, "x", "y", tuple, dtype)
     team = call.work(cores, {"x": 0, "y": 0x4000})
     wanted = dict(zip(source.ravel().tolist(), target.transpose(back).ravel().tolist(), strict=True))
     assert moves(team) == wanted

@@ -12,17 +12,16 @@ from typing import Any
 import numpy as np
 
 from configs.model_file import LayerSchema
-from configs.values import replace
+from trainlib.ir.access import Index, Term
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Ranges, Tensors
+from trainlib.ir.steps import Tensors
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Parameter, Step, Values
 from trainlib.primitives.elementwise.trained import START
 from trainlib.primitives.lowering.axes import ONE, Area, Axes, AxesLowering, Form
 from trainlib.primitives.lowering.boxes import sequence_of
 from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.forks import Fork, column_sum
-from trainlib.primitives.lowering.pieces import Piece, TileBuilder
-from trainlib.primitives.shapes.box_copies import shifting
+from trainlib.primitives.shapes.box_copies import Copy, shifting
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
@@ -33,30 +32,23 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
 class _Forward(AxesLowering):
     """FW: samples, tokens and features may be cut; the first tokens of a sample hold w."""
 
-    kept, begun = (BATCH, "tokens", "features"), ("tokens",)
+    kept = (BATCH, "tokens", "features")
     roles: Mapping[str, Axes] = {"y": kept, "x": (BATCH, "earlier", "features"), "w": ("features",)}
 
-    def area(self, op: Op, tensors: Tensors, ranges: Ranges) -> Area:
-        """With the tokens of x, one fewer where w is the first."""
-        area = super().area(op, tensors, ranges)
-        first, last = area.extents["tokens"]
-        area.extents["earlier"] = (max(first - 1, 0), last - 1)
-        return area
+    def maps(self, op: Op, tensors: Tensors) -> Mapping[str, Index]:
+        """Tokens of x come one earlier."""
+        return {"earlier": Index("earlier", tensors[op["x"]].shape[1], (Term("tokens"),), -1)}
 
     def loaded(self, area: Area) -> Sequence[str]:
         """What there is of both."""
-        there = {"x": min(area.shape("earlier")) > 0, "w": area.begins("tokens")}
-        return [role for role in there if there[role]]
+        return [role for role in area.op.reads if _JOINED.walk(area, role)]
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
+    def kernels(self, form: Form) -> Sequence[Copy]:
         """Two copies for each sample."""
-        loaded, (count, width) = self.loaded(area), area.shape("earlier", "features")
-        for sample in area.samples:
-            y = replace(area.piece("y", sample), first=0)
-            if "w" in loaded:
-                build.copy(Piece("w", (width,)), y.row(0))
-            if "x" in loaded:
-                build.copy(area.piece("x", sample), y.rows(y.shape[0] - count, y.shape[0]))
+        return (_JOINED,)
+
+
+_JOINED = Copy("y", ("w", "x"), only={"w": {"tokens": (0, 1)}}, each=True)
 
 
 class _WeightGradient(AxesLowering):

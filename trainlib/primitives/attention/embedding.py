@@ -22,7 +22,7 @@ from configs.errors import InputError, ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Initial, Op, Tensor
 from trainlib.ir.numerics import details_of_sums, rounded, widened
-from trainlib.ir.steps import Array, Tensors
+from trainlib.ir.steps import Array, Function, Tensors
 from trainlib.primitives.definition import (
     DrawnInput,
     Example,
@@ -31,12 +31,14 @@ from trainlib.primitives.definition import (
     NotNegative,
     Parameter,
     Positive,
+    Shape,
     Step,
     Values,
 )
-from trainlib.primitives.lowering.axes import LEADING, Area, Axes, AxesLowering
+from trainlib.primitives.lowering.axes import LEADING, Area, Axes, AxesLowering, Form, Kernel
 from trainlib.primitives.lowering.calls import BATCH
-from trainlib.primitives.lowering.pieces import Piece, TileBuilder
+from trainlib.primitives.lowering.pieces import TileBuilder
+from trainlib.primitives.lowering.placed import Fill, Placed
 
 
 class _Schema(LayerSchema):
@@ -82,19 +84,12 @@ def _check(op: Op, numbers: Array) -> None:
         )
 
 
-def _arrays(table: str, rows: int, vectors: str, tokens: int, columns: int) -> dict[str, Piece]:
-    """Of a nest over tokens between a table of `rows` and vectors."""
-    return {
-        "W": Piece(table, strides=(rows // tokens * columns, 1)),
-        "Y": Piece(vectors, strides=(columns, 1)),
-        "T": Piece("x", dtype=INT32),
-    }
-
-
 class _OfTokens(AxesLowering):
     """What the steps share: which of the tokens have a row of a tile depends on where the rows lie."""
 
     placed = True
+    table: str
+    vectors: str
 
     def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
         """Samples, tokens and further dimensions of the numbers; rows and columns of the table."""
@@ -103,54 +98,82 @@ class _OfTokens(AxesLowering):
         table = ("vocabulary", "features")
         return numbers if role == "x" else table if role.endswith("w") else (*numbers, "features")
 
+    def loop(self, form: Form, nest: str, moves: str = "") -> Placed:
+        """Over tokens, between the table and vectors; rows are taken as spread evenly over the table."""
+        buffers, sizes = f"W:{self.table} Y:{self.vectors} T:x", {"N": form.axes("x"), "M": ("features",)}
+
+        def spread(area: Area) -> Shape:
+            height, columns = area.sizes(self.table)
+            return height // prod(area.sizes("x")) * columns, 1
+
+        strides = {"W": spread, "Y": lambda area: (area.shape("features")[0], 1)}
+        return Placed(nest, buffers, self.formula, self.known, sizes, strides=strides, moves=moves)
+
+    def formula(self, area: Area, build: TileBuilder) -> Function:
+        """What is done with the rows of the tile."""
+        raise NotImplementedError
+
+    def known(self, area: Area, build: TileBuilder) -> Mapping[str, Any]:
+        """Which rows these are."""
+        return {"first_row": area.extents["vocabulary"][0], "rows": area.shape("vocabulary")[0]}
+
 
 class _Forward(_OfTokens):
-    """FW."""
+    """FW: copies of rows; zeros for numbers whose row is elsewhere."""
 
-    kept, summed = (BATCH, "tokens", "features"), ("vocabulary",)
+    kept, summed, table, vectors = (BATCH, "tokens", "features"), ("vocabulary",), "w", "y"
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
-        """Copies of rows; zeros for numbers whose row is elsewhere."""
+    def kernels(self, form: Form) -> Sequence[Placed]:
+        """One fork."""
+        return (self.loop(form, "embedding_fw"),)
+
+    def formula(self, area: Area, build: TileBuilder) -> Function:
+        """Rows by number."""
         op, rows = area.op, area.extents["vocabulary"]
-        tokens, (height, columns) = prod(area.sizes("x")), area.sizes("w")
 
-        def rows_of(numbers: Array, table: Array) -> Array:
+        def rows_of(arrays: Sequence[Array]) -> tuple[Array, ...]:
+            numbers, table = arrays
             _check(op, numbers)
             here = (rows[0] <= numbers) & (numbers < rows[1])
-            return np.where(here[..., None], table[np.where(here, numbers - rows[0], 0)], np.float32(0))
+            return (np.where(here[..., None], table[np.where(here, numbers - rows[0], 0)], np.float32(0)),)
 
-        arrays = _arrays("w", height, "y", tokens, columns)
-        build.run("embedding_fw", arrays, ("x", "w"), ("y",), rows_of, N=tokens, M=columns)
-        build.known(first_row=rows[0], rows=height)
+        return rows_of
 
 
 class _WeightGradient(_OfTokens):
-    """WG."""
+    """WG: some numbers, some columns of their gradients; tokens of other rows are passed over."""
 
-    kept, summed = ("vocabulary", "features"), (BATCH, "tokens")
+    kept, summed, table, vectors = ("vocabulary", "features"), (BATCH, "tokens"), "dw", "dy"
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
-        """Some numbers, some columns of their gradients; tokens of other rows are passed over."""
+    def kernels(self, form: Form) -> Sequence[Kernel]:
+        """Zeros, and additions."""
+        return (Fill("dw"), self.loop(form, "embedding_bw", "x dy dw -> dw"))
+
+    def formula(self, area: Area, build: TileBuilder) -> Function:
+        """One token after the other."""
         op, rows, padding = area.op, area.extents["vocabulary"], area.op.attributes["padding_id"]
-        tokens, (height, columns) = prod(area.sizes("x")), area.sizes("dw")
 
-        def added(x: Array, dy: Array, dw: Array) -> Array:
+        def added(arrays: Sequence[Array]) -> tuple[Array, ...]:
+            x, dy, dw = arrays
             _check(op, x)
-            total = dw.copy()
-            gradients = dy.reshape(-1, columns)
+            total, gradients = dw.copy(), dy.reshape(-1, dy.shape[-1])
             for place, number in enumerate(x.reshape(-1)):
                 if rows[0] <= number < rows[1] and number != padding:
                     row = total[number - rows[0]] + gradients[place]
                     total[number - rows[0]] = (
                         widened(rounded(row, build.dtype)) if build.choice.accumulation == "kernel" else row
                     )
-            return total
+            return (total,)
 
-        build.zero(Piece("dw", (height, columns)))
-        arrays = _arrays("dw", height, "dy", tokens, columns)
-        build.run("embedding_bw", arrays, ("x", "dy", "dw"), ("dw",), added, N=tokens, M=columns)
-        rounding = details_of_sums(build.choice.accumulation, build.dtype)
-        build.known(first_row=rows[0], rows=height, padding=-1 if padding is None else padding, **rounding)
+        return added
+
+    def known(self, area: Area, build: TileBuilder) -> Mapping[str, Any]:
+        """With the number that gets no gradient, and how sums are rounded."""
+        padding, rounding = (
+            area.op.attributes["padding_id"],
+            details_of_sums(build.choice.accumulation, build.dtype),
+        )
+        return {**super().known(area, build), "padding": -1 if padding is None else padding, **rounding}
 
 
 def _reference_forward(op: Op, values: Values) -> Values:

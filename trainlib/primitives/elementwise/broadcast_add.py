@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from configs.dtypes import DType
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
+from configs.values import Struct
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, KernelCall, KernelChoice, Tensors
+from trainlib.ir.steps import Array, KernelCall, Tensors
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Shape, Step, Values
-from trainlib.primitives.lowering.axes import LEADING, ONE, Area, Axes, AxesLowering, LeadingBoxes
+from trainlib.primitives.lowering.axes import LEADING, ONE, Area, Axes, AxesLowering, Form, LeadingBoxes
 from trainlib.primitives.lowering.boxes import leading, row_major
 from trainlib.primitives.lowering.calls import BATCH, VECTOR_ADD
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
@@ -55,61 +55,72 @@ def repeated_axes(shape: Shape, whole: Shape) -> Axes:
     return (BATCH, *axes[len(whole) - len(shape) :])
 
 
-def repeating_strides(shape: Shape, whole: Shape) -> Shape:
-    """Strides, in elements, with which a box is walked along the dimensions of the result; 0 repeats."""
-    strides = _aligned((1, *row_major(shape)[1:]), whole)
-    walked = [stride if size > 1 else 0 for size, stride in zip(_aligned(shape, whole), strides, strict=True)]
-    walked[0] = row_major(shape)[0] if shape[0] > 1 else 0
-    return tuple(walked)
+class Sum(Struct, frozen=True):
+    """target = sum of `terms` over all of the dimensions of `whole`.
 
-
-def _add_call(
-    choice: KernelChoice,
-    roles: tuple[str, str, str],
-    shapes: tuple[Shape, Shape, Shape],
-    whole: Shape,
-    dtype: DType,
-) -> KernelCall:
-    """roles[2] = roles[0] + roles[1] over all of `whole`; a result that is smaller adds up, on what it holds.
-
-    Where nothing repeats it is the sum of two vectors. Else cores split the largest dimension of the result,
-    so no two of them add to one element.
+    A target without some of them is the sum of one term along these: zeros first, or a copy if the tile has
+    one element along them.
     """
-    strides = [repeating_strides(shape, whole) for shape in shapes]
-    kept = [size if stride else 0 for size, stride in zip(whole, strides[2], strict=True)]
-    ordered = in_loops(len(whole), int(np.argmax(kept)))
-    sizes = dict(zip(LOOPS, ordered(whole, 1), strict=True))
-    arrays = {
-        name: Piece(role, strides=ordered(stride, 0))
-        for name, role, stride in zip("XGY", roles, strides, strict=True)
-    }
 
-    def function(values: Sequence[Array]) -> tuple[Array, ...]:
-        left, right = (array.reshape(_aligned(array.shape, whole)) for array in values)
-        if np.broadcast_shapes(left.shape, right.shape) == _aligned(shapes[2], whole):
-            return ((left + right).reshape(shapes[2]),)
-        axes = tuple(axis for axis, size in enumerate(left.shape) if size == 1)
-        return ((left + right.sum(axis=axes, keepdims=True)).reshape(shapes[2]),)
+    whole: str
+    target: str
+    terms: Axes
 
-    nest = "add_nd"
-    if all(prod(shape) == prod(whole) for shape in shapes):
-        nest, sizes = VECTOR_ADD, {"elements": prod(whole), "repeated": 0}
-        arrays = {name: Piece(role) for name, role in zip("XGY", roles, strict=True)}
-    return kernel_call(choice, nest, sizes, arrays, roles[:2], (roles[2],), function, dtype)
+    def run(self, area: Area, build: TileBuilder) -> None:
+        """A fork, and one before it that zeroes."""
+        target, sizes = area.sizes(self.target), area.sizes(self.whole)
+        roles = (*self.terms, self.target)
+        if len(roles) == 2:
+            if prod(target) == prod(sizes):
+                build.copy(*(Piece(role, area.sizes(role)) for role in roles))
+                return
+            build.fill(self.target, target, 0.0)
+            roles = (self.target, *roles)
+        build.call(lambda: self._call(area, build, roles))
+
+    def _call(self, area: Area, build: TileBuilder, roles: Axes) -> KernelCall:
+        """Cores split the largest dimension of the result, so no two of them add to one element."""
+        loops, whole, target = area.axes(self.whole), area.sizes(self.whole), area.sizes(self.target)
+        strides = []
+        for role in roles:
+            shape = area.sizes(role)
+            steps = zip(area.axes(role), shape, row_major(shape), strict=True)
+            moving = {axis: step for axis, size, step in steps if size > 1}
+            strides.append(tuple(moving.get(axis, 0) for axis in loops))
+        ordered = in_loops(len(whole), int(np.argmax(np.where(strides[2], whole, 0))))
+        nest, sizes = "add_nd", dict(zip(LOOPS, ordered(whole, 1), strict=True))
+        arrays = {
+            name: Piece(role, strides=ordered(stride, 0))
+            for name, role, stride in zip("XGY", roles, strides, strict=True)
+        }
+        if all(prod(area.sizes(role)) == prod(whole) for role in roles):
+            nest, sizes = VECTOR_ADD, {"elements": prod(whole), "repeated": 0}
+            arrays = {name: Piece(role) for name, role in zip("XGY", roles, strict=True)}
+
+        def function(values: Sequence[Array]) -> tuple[Array, ...]:
+            left, right = (array.reshape(_aligned(array.shape, whole)) for array in values)
+            if self.target in roles[:1]:
+                axes = tuple(axis for axis, size in enumerate(left.shape) if size == 1)
+                right = right.sum(axis=axes, keepdims=True)
+            return ((left + right).reshape(target),)
+
+        return kernel_call(build.choice, nest, sizes, arrays, roles[:2], roles[2:], function, build.dtype)
 
 
-class _Forward(LeadingBoxes):
-    """FW: boxes of y, with what of x and x1 they repeat."""
+class Repeating(LeadingBoxes):
+    """Boxes of the result, with what of the inputs they repeat."""
 
     def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
-        """x and x1 have those they do not repeat."""
+        """Inputs have those they do not repeat."""
         return repeated_axes(tensors[op[role]].shape, op.attributes["shape"])
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
+
+class _Forward(Repeating):
+    """FW: x and x1 may both be repeated."""
+
+    def kernels(self, form: Form) -> Sequence[Sum]:
         """One fork."""
-        roles = ("x", "x1", "y")
-        left, right, whole = (area.sizes(role) for role in roles)
-        build.call(lambda: _add_call(build.choice, roles, (left, right, whole), whole, build.dtype))
+        return (Sum("y", "y", ("x", "x1")),)
 
 
 class _Gradient(AxesLowering):
@@ -132,16 +143,9 @@ class _Gradient(AxesLowering):
         """The first two dimensions that were."""
         return self._cut(op, tensors, repeated=True)
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
-        """Zeros, to which the box of dy is added; the box of dy itself where nothing was repeated."""
-        (target,), choice, dtype = area.op.writes, build.choice, build.dtype
-        shape, wide = area.sizes(target), area.sizes("dy")
-        if prod(shape) == prod(wide):
-            build.copy(Piece("dy", wide), Piece(target, shape))
-        else:
-            build.fill(target, shape, 0.0)
-            roles, shapes = (target, "dy", target), (shape, wide, shape)
-            build.call(lambda: _add_call(choice, roles, shapes, wide, dtype))
+    def kernels(self, form: Form) -> Sequence[Sum]:
+        """The box of dy is added up."""
+        return (Sum("dy", form.op.writes[0], ("dy",)),)
 
 
 def _forward(op: Op, values: Values) -> Values:

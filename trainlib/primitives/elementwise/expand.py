@@ -15,13 +15,10 @@ from pydantic import Field
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, Tensors
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Positive, Step, Values
-from trainlib.primitives.elementwise.broadcast_add import gradient_step, repeated_axes, repeating_strides
-from trainlib.primitives.lowering.axes import Area, Axes, LeadingBoxes
-from trainlib.primitives.lowering.boxes import row_major
-from trainlib.primitives.lowering.pieces import Piece, TileBuilder
-from trainlib.primitives.shapes.box_copies import Walk, check_rank, run_walk
+from trainlib.primitives.elementwise.broadcast_add import Repeating, gradient_step
+from trainlib.primitives.lowering.axes import Form
+from trainlib.primitives.shapes.box_copies import Copy, check_rank
 
 
 class _Schema(LayerSchema):
@@ -47,23 +44,12 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return LayerPlan(output, attributes={"shape": output, "left": tuple(sample)})
 
 
-class _Forward(LeadingBoxes):
+class _Forward(Repeating):
     """FW: boxes of y, with what of x they repeat."""
 
-    def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
-        """x has those it does not repeat."""
-        return repeated_axes(tensors[op[role]].shape, op.attributes["shape"])
-
-    def compute(self, area: Area, build: TileBuilder) -> None:
+    def kernels(self, form: Form) -> Sequence[Copy]:
         """A copy with strides."""
-        shape, small = area.sizes("y"), area.sizes("x")
-
-        def repeated(x: Array) -> Array:
-            missing = (1,) * (len(shape) - len(small))
-            return np.ascontiguousarray(np.broadcast_to(x.reshape(small[0], *missing, *small[1:]), shape))
-
-        walk = Walk(shape, repeating_strides(small, shape), row_major(shape))
-        run_walk(build, walk, (Piece("x"), Piece("y")), repeated)
+        return (Copy("y", ("x",)),)
 
 
 def _forward(op: Op, values: Values) -> Values:

@@ -43,7 +43,7 @@ class Fork(Struct, frozen=True, dict=True):
     `across` are those of `RowLoop`; without `elements` there is none. `larger`: the larger of two `rows` (or
     of the elements, if they go across, and the second) goes over the cores; this is the mark if it is the
     second. `each`: a call for each of these samples; `alone`: the master core only. `scratch`: the format of
-    scratch buffers, if it is not that of the call.
+    scratch buffers, if it is not that of the call, `source` the name of the C, if it is not that of the nest.
     """
 
     nest: str
@@ -64,6 +64,7 @@ class Fork(Struct, frozen=True, dict=True):
     scratch: DType | None = None
     named: Mapping[str, str] = {}
     matrix: bool = False
+    source: str = ""
 
     @cached_property
     def roles(self) -> dict[str, str]:
@@ -200,9 +201,12 @@ class Fork(Struct, frozen=True, dict=True):
             shape = () if self.matrix else tuple(counts[name] for name in inside)
             dtype = self.scratch if buffer in area.form.scratch else area.dtype_of(buffer)
             name, first = named(buffer)
-            return Piece(name, shape, first, strides, dtype)
+            return Piece(name, shape, first, strides[-indices.get(letter, 1) :], dtype)
 
         reads, writes = (list(map(held, side)) for side in self.sides)
+        details: dict[str, Any] = {"rows": self._loop(area, counts)} if self.elements else {}
+        if self.source:
+            details["source"] = self.source
         of_nest = {name: counts[size] for name, size in self.named.items()} or counts
         return kernel_call(
             build.choice,
@@ -214,7 +218,7 @@ class Fork(Struct, frozen=True, dict=True):
             function,
             build.dtype,
             fork=not self.alone,
-            details={"rows": self._loop(area, counts)} if self.elements else {},
+            details=details,
         )
 
     def _loop(self, area: Area, counts: Mapping[str, int]) -> RowLoop:
@@ -223,6 +227,7 @@ class Fork(Struct, frozen=True, dict=True):
             second, first = counts[rows[1]], counts[self.elements[-1] if across else rows[0]]
             if second > first or (across and second == first):
                 rows, mark, across = rows[::-1], mark + self.larger, False
+        order = dict.fromkeys((*rows, *counts)) if self.source else counts  # the C of its own has rows first
         letters = {**dict.fromkeys(self.sizes, "s"), self.elements[-1]: "i", **dict.fromkeys(rows[:1], "r")}
 
         def place(buffer: str) -> str:
@@ -245,7 +250,7 @@ class Fork(Struct, frozen=True, dict=True):
             {letter: place(role) for letter, role in self.roles.items()} if rows else {},
             rows,
             self.elements,
-            sizes=counts if self.matrix else {},
+            sizes={name: counts[name] for name in order} if self.matrix else {},
             numbers=self.numbers,
             mark=mark,
             across=across,
@@ -266,8 +271,7 @@ class ForkLowering(AxesLowering):
         tensors = {op[role]: Tensor(role, shape, "") for role, shape in shapes.items()}
         area, known = Area(Form(self, op, tensors), {}), dict(wide(values))
         for fork in area.form.kernels:
-            if not isinstance(fork, Fork):
-                continue
+            assert isinstance(fork, Fork)
             reads, writes = fork.sides
             for sample in fork.samples(area):
 
@@ -278,7 +282,7 @@ class ForkLowering(AxesLowering):
 
                 for name, array in zip(writes, fork.compute(area, list(map(seen, reads))), strict=True):
                     seen(name)[...] = array.reshape(seen(name).shape)
-        return {role: known[role] for role in op.writes if role in known}
+        return {role: known[role] for role in op.writes}
 
 
 def copying(source: str, target: str, sizes: dict[str, Axes], each: slice | None = None) -> Fork:

@@ -109,7 +109,7 @@ def _moved(
 ) -> Values:
     """running += momentum · (new - running), new the mean over the samples."""
     return {
-        f"running_{name}_updated": old + momentum * (new.sum(axis=1) / averaged - old)
+        f"running_{name}_updated": old + momentum * (_total(new) / averaged - old)
         for name, new, old in (("mean", mean, old_mean), ("var", var, old_var))
     }
 

@@ -19,15 +19,12 @@ import numpy as np
 from configs.values import replace
 from trainlib.ir.access import Index
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import Array, KernelCall, KernelChoice, Tensors
+from trainlib.ir.steps import Tensors
 from trainlib.primitives.definition import Shape, Values
 from trainlib.primitives.formulas import Formula, parameters, wide
-from trainlib.primitives.lowering.axes import LAST, ONE, Area, Axes, Form, Kernel
+from trainlib.primitives.lowering.axes import LAST, ONE, Axes, Form, Kernel
 from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.forks import EVERY, FIRST, LATER, Fork, ForkLowering
-from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.primitives.lowering.pieces import TileBuilder
-from trainlib.primitives.lowering.row_loop import RowLoop
 from trainlib.primitives.norms import norm_formulas as formulas
 from trainlib.primitives.norms.norm import BIASED, PARAMETERS, STATISTICS, geometry_of
 
@@ -71,7 +68,7 @@ class NormLowering(ForkLowering):
         geometry = geometry_of(op)
         kinds = {**dict.fromkeys(STATISTICS, geometry.statistics_shape)}
         kinds |= dict.fromkeys(PARAMETERS, geometry.parameter_shape)
-        image = values["x" if "x" in values else "dy"].shape
+        image = next((values[role].shape for role in ("x", "dy") if role in values), ())
         kinds |= dict.fromkeys(("running_mean_updated", "running_var_updated"), geometry.shape[:1])
         return {role: kinds.get(role, image) for role in op.writes}
 
@@ -120,7 +117,9 @@ class NormLowering(ForkLowering):
 
     def reference(self, op: Op, values: Values) -> Values:
         """Of the batch of its arrays."""
-        batch = len(values["x" if "x" in values else "dy"])
+        image = next((role for role in ("x", "dy") if role in values), op.reads[0])
+        of_samples = image in ("x", "dy") or geometry_of(op).family != "batch"
+        batch = len(values[image]) if of_samples else op.attributes["batch"]
         return super().reference(replace(op, attributes={**op.attributes, "batch": batch}), values)
 
     def fork(self, form: Form, each: slice | None = None) -> Fork:
@@ -152,10 +151,7 @@ class NormLowering(ForkLowering):
         nest, streams, named, flags = self.nest(op)
         return Fork(
             nest,
-            # A role that there is not has a stand-in.
-            " ".join(
-                f"{name}:{role}" + f"={op.writes[0]}" * (role not in op) for name, role in streams.items()
-            ),
+            _with_stand_in(streams, op, op.writes[0]),
             f"{' '.join(read)} -> {' '.join(written)}",
             _of_roles(partial(self.formula, **fixed), read, written),
             sizes,
@@ -175,6 +171,11 @@ class NormLowering(ForkLowering):
         per_element = int(geometry_of(op).family == "row" and "w" in op)
         affine, biased = int("w" in op or "dw" in op), int("db" in op)
         return {"affine": affine, "biased": biased, "per_element": per_element, **more}
+
+
+def _with_stand_in(streams: Mapping[str, str], op: Op, other: str) -> str:
+    """Arrays and their roles; of a role that there is not another buffer."""
+    return " ".join(f"{name}:{role}" + f"={other}" * (role not in op) for name, role in streams.items())
 
 
 def _of_roles(formula: Formula, reads: Sequence[str], writes: Sequence[str]) -> Formula:
@@ -212,7 +213,7 @@ class NormForward(NormLowering):
         geometry = geometry_of(form.op)
         if not geometry.centred:
             return RMS.fork(form), APPLY.fork(form)
-        return (*super().kernels(form), *((_RUNNING_AVERAGE,) if geometry.running else ()))
+        return (*super().kernels(form), *(_RUNNING_AVERAGE.kernels(form) if geometry.running else ()))
 
     def nest(self, op: Op) -> Nest:
         """The library's instance norm, or an estimate."""
@@ -225,10 +226,7 @@ class NormForward(NormLowering):
         if op.attributes.get("inference") and "running_mean" in values:
             known = known_statistics(op, values)
             return {**APPLY.reference(op, {**values, **known}), **known}
-        made = super().reference(op, values)
-        if "running_mean" not in values:
-            return made
-        return {**made, **_RUNNING_AVERAGE.results(op, {**made, **values})}
+        return super().reference(op, values)
 
 
 def known_statistics(op: Op, values: Values, shape: Shape = ()) -> Values:
@@ -249,88 +247,53 @@ class StatisticsStep(NormLowering):
     """One fork on one number per mean, channels over the cores.
 
     The formula sees matrices [channels, samples], and the running statistics of the channels. `arrays` are
-    those of the nest, of which `matrices` have two indices, and what lies in them.
+    those of the nest, and what lies in them; `flags` whether it knows samples and running statistics.
     """
 
-    def __init__(self, nest: str, arrays: str, matrices: str, formula: Formula, source: str = "") -> None:
-        self.loop, self.matrices, self.formula, self.source = nest, matrices, formula, source or nest
+    def __init__(
+        self, nest: str, arrays: str, formula: Formula, source: str = "", *, flags: bool = True
+    ) -> None:
+        self.loop, self.formula, self.source, self.flagged = nest, formula, source or nest, flags
         self.streams = dict(item.split(":") for item in arrays.split())
-
-    def results(self, op: Op, values: Values, *, shape: Shape = ()) -> Values:
-        """In float64; statistics in this shape."""
-        shape = shape or next(values[role].shape for role in values if role in STATISTICS)
-        channels = len(values["running_mean"]) if "running_mean" in values else prod(shape)
-        seen = {
-            role: array.reshape(-1, channels).T if role in STATISTICS else array
-            for role, array in wide({role: values[role] for role in self._read(op)}).items()
-        }
-        made = self.formula(**seen, **self._numbers(op, samples=prod(shape) // channels))
-        return {
-            role: np.broadcast_to(array.T, (prod(shape) // channels, channels)).reshape(shape)
-            if role in STATISTICS
-            else array
-            for role, array in made.items()
-        }
-
-    def _read(self, op: Op) -> Sequence[str]:
-        return [role for role in parameters(self.formula) if role in op.roles]
 
     def kernels(self, form: Form) -> Sequence[Kernel]:
         """Itself."""
-        return (self,)
+        return (self.fork(form),)
 
-    def run(self, area: Area, build: TileBuilder) -> None:
+    def fork(self, form: Form, each: slice | None = None) -> Fork:
         """On some statistics."""
-        build.call(lambda: self._call(area, build.choice))
-
-    def _call(self, area: Area, choice: KernelChoice) -> KernelCall:
-        op, running, (_, statistics, of_channels) = (
-            area.op,
-            "running_mean" in area.op,
-            geometry_of(area.op).axes(),
+        op, (_, statistics, _) = form.op, geometry_of(form.op).axes()
+        running, known = "running_mean" in op, [role for role in parameters(self.formula) if role in op.roles]
+        samples = statistics[:1] if running and statistics[0] == BATCH else ()
+        sizes = {"samples": samples, "elements": statistics[len(samples) :]}
+        reads = known if running else ["var"]
+        writes = [role for role in op.writes if role not in (*known, "y")]
+        unnamed = {role for role in (*reads, *writes) if role not in self.streams.values()}
+        streams = {**self.streams, **dict.fromkeys("Z" * len(unnamed), *unnamed)}
+        moved = [role for role in op.roles if role.startswith("running")]
+        return Fork(
+            self.loop,
+            _with_stand_in(streams, op, "var"),
+            f"{' '.join(reads)} -> {' '.join(writes)}",
+            _of_roles(self.formula, reads, writes),
+            sizes,
+            ("elements",),
+            ("samples",),
+            self._numbers(op, samples=prod(form.sizes[axis] for axis in samples)),
+            "_running" * (running and self.source == "norm_inv"),
+            flags={"running": int(running)} if self.flagged else {},
+            named={name: name for name in (sizes if self.flagged else ("elements",))},
+            holds=dict.fromkeys(moved, ("elements",)),
+            matrix=True,
+            source=self.source,
         )
-        shape = area.shape(*statistics)
-        channels = area.shape(of_channels[0])[0] if running else prod(shape)
-        arrays, letters = {}, dict[str, str]()
-        for name, role in self.streams.items():
-            steps = (channels, 1) if role in STATISTICS else (1, 0)
-            held = role if role in op else "var"  # a stand-in the nest does not touch in this call
-            arrays[name] = Piece(held, strides=steps if name in self.matrices else (1,))
-            letters[role] = name
-        reads = self._read(op)
-        writes = [role for role in op.writes if role not in (*reads, "y")]
-
-        def function(given: Sequence[Array]) -> tuple[Array, ...]:
-            made = self.results(op, dict(zip(reads, given, strict=True)), shape=shape)
-            return tuple(made[role].astype(np.float32) for role in writes)
-
-        used = reads if running else ["var"]
-
-        sizes = {"elements": channels, "samples": prod(shape) // channels}
-        made = [letters.get(role, "Z") for role in (*used, *writes)]
-        places = ["i*elements + r" if role in STATISTICS else "r" for role in (*used, *writes)]
-        loop = RowLoop(
-            _of_roles(self.formula, used, writes),
-            "".join(made[: len(used)]),
-            "".join(made[len(used) :]),
-            dict(zip(made, places, strict=True)),
-            rows=("elements",),
-            elements=("samples",),
-            sizes=sizes,
-            numbers=self._numbers(op, samples=sizes["samples"]),
-            mark="_running" * (running and self.source == "norm_inv"),
-            wide=True,
-        )
-        details = {"rows": loop, "source": self.source}
-        of_nest = {**sizes, "running": int(running)} if self.matrices else {"elements": channels}
-        return kernel_call(choice, self.loop, of_nest, arrays, reads, writes, function, details=details)
 
 
 _RUNNING_AVERAGE = StatisticsStep(
     "running_average",
     "A:running_mean B:running_var M:mean R:inv_std X:running_mean_updated Y:running_var_updated",
-    "",
     formulas.running_average,
+    flags=False,
 )
 
 

@@ -92,10 +92,10 @@ class _InverseDeviation(StatisticsStep):
     def reference(self, op: Op, values: Values) -> Values:
         """In prediction by the running variance."""
         if not op.attributes.get("inference") or "running_var" not in values:
-            return self.results(op, values)
+            return super().reference(op, values)
         used = {"var": np.broadcast_to(values["running_var"], values["var"].shape)}
         kept = {f"{role}_updated": values[role] for role in ("running_mean", "running_var")}
-        return {**self.results(op, {**values, **used}), **kept}
+        return {**super().reference(op, {**values, **used}), **kept}
 
 
 class _KnownStatistics(StatisticsStep):
@@ -110,13 +110,11 @@ _UPDATED = "X:running_mean_updated Y:running_var_updated"
 INVERSE_DEVIATION = _InverseDeviation(
     "norm_inv",
     f"V:var R:inv_std M:mean A:running_mean B:running_var {_UPDATED}",
-    "VRM",
     formulas.inverse_deviation,
 )
 KNOWN_STATISTICS = _KnownStatistics(
     "norm_inv",
-    f"V:running_var R:inv_std M:running_mean A:running_mean B:running_var {_UPDATED}",
-    "VRM",
+    f"A:running_mean B:running_var V:running_var R:inv_std M:running_mean {_UPDATED}",
     formulas.known_statistics,
     "norm_known",
 )

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from trainlib.primitives.definition import Example, LayerPrimitive, Step
 from trainlib.primitives.pooling.pooling import (
+    AVERAGE_BACKWARD,
+    AVERAGE_FORWARD,
     PoolingSchema,
-    average_backward,
-    average_forward,
     pooling_plan,
     tile_average,
     tile_average_gradient,
@@ -28,8 +28,8 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=pooling_plan,
     steps=(
-        Step.of("FW", "x -> y", whole(tile_average), average_forward(), formula=True),
-        Step.of("IG", "dy -> dx", whole(tile_average_gradient), average_backward(), formula=True),
+        Step.of("FW", "x -> y", whole(tile_average), AVERAGE_FORWARD, formula=True),
+        Step.of("IG", "dy -> dx", whole(tile_average_gradient), AVERAGE_BACKWARD, formula=True),
     ),
     examples=(
         Example({"kernel": 2}, ((3, 6, 4),)),

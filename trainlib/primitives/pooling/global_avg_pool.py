@@ -6,8 +6,8 @@ from __future__ import annotations
 from configs.model_file import LayerSchema
 from trainlib.primitives.definition import Example, LayerPrimitive, Step
 from trainlib.primitives.pooling.pooling import (
-    GlobalAverageForward,
-    average_backward,
+    AVERAGE_BACKWARD,
+    GLOBAL_AVERAGE,
     pooling_plan,
     tile_average,
     tile_average_gradient,
@@ -19,8 +19,8 @@ PRIMITIVE = LayerPrimitive(
     schema=LayerSchema,
     plan=pooling_plan,
     steps=(
-        Step.of("FW", "x -> y", whole(tile_average), GlobalAverageForward(), formula=True),
-        Step.of("IG", "dy -> dx", whole(tile_average_gradient), average_backward(), formula=True),
+        Step.of("FW", "x -> y", whole(tile_average), GLOBAL_AVERAGE, formula=True),
+        Step.of("IG", "dy -> dx", whole(tile_average_gradient), AVERAGE_BACKWARD, formula=True),
     ),
     examples=(Example({}, ((3, 4, 5),)), Example({}, ((5, 1, 1),)), Example({}, ((1, 6, 6),))),
 )

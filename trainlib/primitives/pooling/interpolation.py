@@ -9,8 +9,9 @@ on input 0 when it shrinks an image, and reads beyond an image of one row.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -19,13 +20,14 @@ from pydantic import Field
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, Extent, Ranges, Tensors
-from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Positive, Step, Values
+from trainlib.ir.steps import Array, Extent, Function, Ranges, Tensors
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Positive, Shape, Step, Values
 from trainlib.primitives.formulas import wide
-from trainlib.primitives.lowering.axes import Area, Axes, AxesLowering
+from trainlib.primitives.lowering.axes import Area, Axes, AxesLowering, Form, Kernel
 from trainlib.primitives.lowering.boxes import image_of
 from trainlib.primitives.lowering.calls import BATCH
-from trainlib.primitives.lowering.pieces import Piece, TileBuilder
+from trainlib.primitives.lowering.pieces import TileBuilder
+from trainlib.primitives.lowering.placed import Fill, Placed
 
 Taps = tuple[Array, Array, Array]
 """Per output: its lower input, its upper input, and the weight of the upper one."""
@@ -145,8 +147,20 @@ def _backward(op: Op, values: Values) -> Values:
     return {"dx": _added(dy, dx, rows, columns)}
 
 
+def _strides(role: str, large: str, area: Area) -> Shape:
+    """Of an image as the outputs are walked.
+
+    Inputs are taken as walked evenly: a whole number of elements further per output, rounded down.
+    """
+    (*_, high, wide), (*_, rows, columns) = area.sizes(role), area.sizes(large)
+    return high * wide, high // rows * wide, wide // columns
+
+
 class _Interpolation(AxesLowering):
-    """What both steps share; samples, channels, rows and columns of the result may be cut."""
+    """FW: a box of y with the box of x it lies between; IG: one of dx with that of dy which came from it.
+
+    Samples, channels, rows and columns of the result may be cut.
+    """
 
     kept = (BATCH, "c", "h", "w")
     placed = True
@@ -172,44 +186,41 @@ class _Interpolation(AxesLowering):
             area.extents[name] = axis.outputs if op.step == "IG" else axis.inputs
         return area
 
-    def run(self, area: Area, build: TileBuilder, compute: Callable[..., Array]) -> None:
-        """Loops over the outputs' rows and columns of all channels of a tile.
+    def kernels(self, form: Form) -> Sequence[Kernel]:
+        """Loops over the outputs' rows and columns of all channels of a tile; additions begin with zeros."""
+        small, large, high, wide = (
+            ("dx", "dy", "rows", "columns") if form.op.step == "IG" else ("x", "y", "h", "w")
+        )
+        kind, moves, buffers = ("bw", "dy dx -> dx", "Y:dx X:dy") if small == "dx" else ("fw", "", "X:x Y:y")
+        arrays = (item.split(":") for item in buffers.split())
+        loop = Placed(
+            f"interp_{form.op.attributes['mode']}_{kind}",
+            buffers,
+            self.formula,
+            self.known,
+            {"channels": (BATCH, "c"), "rows": (high,), "columns": (wide,)},
+            strides={letter: partial(_strides, role, large) for letter, role in arrays},
+            moves=moves,
+        )
+        return (Fill("dx", 0.0), loop) if small == "dx" else (loop,)
 
-        Inputs are taken as walked evenly: a whole number of elements further per output, rounded down.
-        """
-        op, backward = area.op, area.op.step == "IG"
-        small, large = ("dx", "dy") if backward else ("x", "y")
-        *_, small_rows, small_columns = area.sizes(small)
-        samples, channels, rows, columns = area.sizes(large)
-        source = (small_rows * small_columns, small_rows // rows * small_columns, small_columns // columns)
-        pieces = (Piece(small, strides=source), Piece(large, strides=(rows * columns, columns, 1)))
-        arrays = dict(zip("YX" if backward else "XY", pieces, strict=True))
-        reads, written = (("dy", "dx"), "dx") if backward else (("x",), "y")
-        sizes = {"channels": samples * channels, "rows": rows, "columns": columns}
-        nest = f"interp_{op.attributes['mode']}_{'bw' if backward else 'fw'}"
-        build.run(nest, arrays, reads, (written,), compute, **sizes)
+    def formula(self, area: Area, build: TileBuilder) -> Function:
+        """Between four, or added to four by one core for each channel, so that no two add to one element."""
+        compute: Any = _added if area.op.step == "IG" else _between
+        taps = self.taps(area)
+        return lambda arrays: (compute(*arrays, *taps),)
+
+    def known(self, area: Area, build: TileBuilder) -> Mapping[str, int]:
+        """Size of the small image, and where both begin."""
+        small, large = ("dx", "dy") if area.op.step == "IG" else ("x", "y")
         starts = [start for role in (small, large) for start, _ in area.region(role)[2:]]
-        names = ("high", "wide", "below", "beside")
-        build.known(height=small_rows, width=small_columns, **dict(zip(names, starts, strict=True)))
-
-
-class _Forward(_Interpolation):
-    """FW: a box of y, with the box of x it lies between."""
-
-    def compute(self, area: Area, build: TileBuilder) -> None:
-        """One fork."""
-        rows, columns = self.taps(area)
-        self.run(area, build, lambda image: _between(image, rows, columns))
-
-
-class _InputGradient(_Interpolation):
-    """IG: a box of dx, with the box of dy that came from it; zeros, then additions."""
-
-    def compute(self, area: Area, build: TileBuilder) -> None:
-        """Two forks; channels over the cores, so that no two cores add to one element."""
-        rows, columns = self.taps(area)
-        build.fill("dx", area.sizes("dx"), 0.0)
-        self.run(area, build, lambda dy, dx: _added(dy, dx, rows, columns))
+        return dict(
+            zip(
+                ("height", "width", "high", "wide", "below", "beside"),
+                (*area.sizes(small)[2:], *starts),
+                strict=True,
+            )
+        )
 
 
 PRIMITIVE = LayerPrimitive(
@@ -217,8 +228,8 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step.of("FW", "x -> y", _forward, _Forward(), formula=True),
-        Step.of("IG", "dy -> dx", _backward, _InputGradient(), formula=True),
+        Step.of("FW", "x -> y", _forward, _Interpolation(), formula=True),
+        Step.of("IG", "dy -> dx", _backward, _Interpolation(), formula=True),
     ),
     examples=(
         Example({"scale": 2}, ((2, 3, 4),)),

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -22,15 +21,15 @@ from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.access import Index, Term
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, Extent, Function, KernelCall, Tensors, part
+from trainlib.ir.steps import Array, Extent, Function, Tensors
 from trainlib.primitives.contractions.conv_options import padding_of
 from trainlib.primitives.definition import LayerPlan, NotNegative, Positive, Reference, Saved, Values
 from trainlib.primitives.formulas import wide
-from trainlib.primitives.lowering.axes import ONE, Area, Axes, AxesLowering
+from trainlib.primitives.lowering.axes import ONE, Area, Axes, AxesLowering, Form
 from trainlib.primitives.lowering.boxes import image_of
 from trainlib.primitives.lowering.calls import BATCH
-from trainlib.primitives.lowering.kernel_call import kernel_call
-from trainlib.primitives.lowering.pieces import Piece, TileBuilder
+from trainlib.primitives.lowering.pieces import TileBuilder
+from trainlib.primitives.lowering.placed import Placed
 
 BYTE_WINDOW = 16
 """Rows and columns of the largest window of which a byte holds a place."""
@@ -84,7 +83,7 @@ class Axis:
 
 
 TileFunction = Callable[[Op, "Plane", "Plane"], Function]
-"""The function of a tile, from the op, the box of its result and the box it reads."""
+"""The function of a tile, from the op, the box of its result and the box it reads (of a gradient, dy)."""
 
 
 def axes_of(attributes: Mapping[str, Any]) -> tuple[Axis, Axis]:
@@ -152,11 +151,6 @@ class Plane:
         """Numbers of rows and columns."""
         return self.rows[1] - self.rows[0], self.columns[1] - self.columns[0]
 
-    def placed(self, buffer: str, dtype: DType) -> Piece:
-        """The channels of such a box in a buffer, as an array of a nest."""
-        height, width = self.shape
-        return Piece(buffer, strides=(height * width, width, 1), dtype=dtype)
-
 
 def read_by(op: Op, outputs: Plane) -> Plane:
     """The box of x that a box of results reads."""
@@ -209,13 +203,28 @@ IMAGE, RESULT = (BATCH, "c", "hi", "wi"), (BATCH, "c", "ho", "wo")
 """Dimensions of x and dx, and of y and dy."""
 
 
-class _Pooling(AxesLowering):
-    """One fork per sample, channels over the cores; samples, channels, rows and columns may be cut."""
+SIZES: Mapping[str, Axes] = {"ci": ("c",), **{name: (name,) for name in ("hi", "wi", "ho", "wo", "hk", "wk")}}
+"""Dimensions that the sizes of the nests are of."""
+
+
+class Pooling(AxesLowering):
+    """One fork per sample, channels over the cores; samples, channels, rows and columns may be cut.
+
+    `buffers` are those of the arrays of `nest`; `function(op, result, read)` gives what a tile of these boxes
+    computes. A gradient (`kept` is IMAGE) is zeros and additions, so overlapping windows add up.
+    """
 
     placed = True
+    windows: Mapping[str, Axes] = {}
+    """Sizes that are not those of `SIZES`."""
+
+    def __init__(self, nest: str, buffers: str, function: TileFunction, kept: Axes = RESULT) -> None:
+        self.nest, self.buffers, self.function, self.kept = nest, buffers, function, kept
 
     def axes(self, role: str) -> Axes:
-        """Of images large and small."""
+        """Of images large and small; in the gradient x is read where the windows that touch dx read it."""
+        if role == "x" and self.kept == IMAGE:
+            return (*IMAGE[:2], "hi of x", "wi of x")
         return IMAGE if role in ("x", "dx") else RESULT
 
     def dimensions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
@@ -231,93 +240,31 @@ class _Pooling(AxesLowering):
         reaching = {f"{name}o": axis.reaching(name) for name, axis in axes.items()}
         return {**reaching, **{f"{name}i of x": axis.read_by(name) for name, axis in axes.items()}}
 
-    def plane(self, area: Area, role: str) -> Plane:
-        """Rows and columns of a tensor."""
-        return Plane(*area.region(role)[2:])
+    def kernels(self, form: Form) -> Sequence[Placed]:
+        """The loop over windows."""
+        flags = {"stride": axes_of(form.op.attributes)[1].stride}
+        sizes = {**SIZES, **self.windows}
+        return (Placed(self.nest, self.buffers, self.formula, self.known, sizes, flags, each=True),)
 
-    def run(
-        self,
-        area: Area,
-        build: TileBuilder,
-        nest: str,
-        streams: Mapping[str, str],
-        sizes: Mapping[str, int],
-        function: Function,
-        details: Mapping[str, int],
-    ) -> None:
-        """Roles of the arrays of the nest, sizes of a plane."""
-        op, planes = area.op, {role: self.plane(area, role) for role in streams.values()}
-        all_sizes = {"ci": area.shape("c")[0], **sizes}
+    def formula(self, area: Area, build: TileBuilder) -> Function:
+        """That of the boxes of a tile."""
+        read = "dy" if "dy" in area.op else "x"
+        return self.function(area.op, *(_plane(area, role) for role in (area.op.writes[0], read)))
 
-        def call(sample: int) -> KernelCall:
-            arrays = {
-                name: planes[role].placed(part(role, sample), area.dtype_of(role))
-                for name, role in streams.items()
-            }
-            reads, writes = (tuple(part(role, sample) for role in roles) for roles in (op.reads, op.writes))
-            return kernel_call(
-                build.choice, nest, all_sizes, arrays, reads, writes, function, details=details
-            )
-
-        for sample in area.samples:
-            build.call(partial(call, sample))
+    def known(self, area: Area, build: TileBuilder) -> Mapping[str, int]:
+        """Where windows begin."""
+        op, large, small = area.op, *(("dx", "dy") if "dy" in area.op else ("x", "y"))
+        details = _walk(op, _plane(area, large), _plane(area, small), "")
+        if large == "x" or "x" not in op:
+            return details
+        seen = _plane(area, "x")
+        high, wide = seen.shape
+        return {**details, **_walk(op, seen, _plane(area, small), "x_"), "x_rows": high, "x_columns": wide}
 
 
-class PoolingForward(_Pooling):
-    """FW: boxes of y.
-
-    `function(op, outputs, fetched)` gives what a tile of these boxes computes.
-    """
-
-    kept = RESULT
-
-    def __init__(self, nest: str, function: TileFunction) -> None:
-        self.nest = nest
-        self.function = function
-
-    def compute(self, area: Area, build: TileBuilder) -> None:
-        """The rows and columns of x that the windows of this box touch."""
-        op, fetched, outputs = area.op, self.plane(area, "x"), self.plane(area, "y")
-        streams = dict(zip("XYI", ("x", *op.writes), strict=False))
-        sizes, function = _sizes(op, fetched, outputs), self.function(op, outputs, fetched)
-        self.run(area, build, self.nest, streams, sizes, function, _walk(op, fetched, outputs, ""))
-
-
-class PoolingBackward(_Pooling):
-    """IG: zero fill and accumulation, so overlapping windows add up; a box of dx may be cut.
-
-    `function(op, inputs, reaching)` gives what a tile of these boxes of dx and dy computes.
-    """
-
-    kept = IMAGE
-
-    def __init__(self, nest: str, streams: Mapping[str, str], function: TileFunction) -> None:
-        """`streams` are the roles of the arrays of the nest."""
-        self.nest = nest
-        self.streams = streams
-        self.function = function
-
-    def axes(self, role: str) -> Axes:
-        """x is read where the windows that touch dx read it."""
-        return (*IMAGE[:2], "hi of x", "wi of x") if role == "x" else super().axes(role)
-
-    def compute(self, area: Area, build: TileBuilder) -> None:
-        """The box of dy whose windows touch this box of dx, and the box of x that these windows read."""
-        op, inputs, reaching = area.op, self.plane(area, "dx"), self.plane(area, "dy")
-        sizes, function = _sizes(op, inputs, reaching), self.function(op, inputs, reaching)
-        details = _walk(op, inputs, reaching, "")
-        if "x" in op:
-            seen = self.plane(area, "x")
-            high, wide = seen.shape
-            details |= _walk(op, seen, reaching, "x_") | {"x_rows": high, "x_columns": wide}
-        self.run(area, build, self.nest, self.streams, sizes, function, details)
-
-
-def _sizes(op: Op, inputs: Plane, outputs: Plane) -> dict[str, int]:
-    rows, columns = axes_of(op.attributes)
-    (hi, wi), (ho, wo) = inputs.shape, outputs.shape
-    kernel = {"hk": rows.kernel, "wk": columns.kernel, "stride": columns.stride}
-    return {"hi": hi, "wi": wi, "ho": ho, "wo": wo, **kernel}
+def _plane(area: Area, role: str) -> Plane:
+    """Rows and columns of a tensor."""
+    return Plane(*area.region(role)[2:])
 
 
 def _walk(op: Op, inputs: Plane, outputs: Plane, word: str) -> dict[str, int]:
@@ -389,15 +336,24 @@ def tile_average_gradient(op: Op, inputs: Plane, reaching: Plane) -> Function:
     return function
 
 
-def average_forward() -> PoolingForward:
-    """Lowering of FW of an average."""
-    return PoolingForward("avgpool_fw", tile_average)
+def _global_average(op: Op, outputs: Plane, fetched: Plane) -> Function:
+    """What the positions of the tile add to the mean of all."""
+    positions = np.float32(np.prod([axis.size for axis in axes_of(op.attributes)]))
+
+    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+        sums = arrays[0].reshape(len(arrays[0]), -1).cumsum(axis=1)[:, -1:, None]
+        return (sums / positions,)
+
+    return function
 
 
-class GlobalAverageForward(_Pooling):
-    """FW of the average of whole images: samples and channels may be cut, and the sum over positions."""
+class _GlobalAverage(Pooling):
+    """FW of the average of whole images: samples and channels may be cut, and the sum over positions.
 
-    kept = (BATCH, "c")
+    The average loop with a window of the positions of the tile, divided by those of the image.
+    """
+
+    windows: Mapping[str, Axes] = {"ho": (ONE,), "wo": (ONE,), "hk": ("hi",), "wk": ("wi",)}
 
     def axes(self, role: str) -> Axes:
         """y has one position."""
@@ -412,21 +368,12 @@ class GlobalAverageForward(_Pooling):
         sizes = self._sizes(op, tensors, ("hi", "wi"))
         return {name: size for name, size in sizes.items() if size > 1}
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
-        """The average loop with a window of the positions of the tile, divided by those of the image."""
-        op, (rows, columns) = area.op, axes_of(area.op.attributes)
-        seen, one = self.plane(area, "x"), self.plane(area, "y")
-        positions = np.float32(rows.size * columns.size)
-        sizes = _sizes(op, seen, one) | dict(zip(("hk", "wk"), seen.shape, strict=True))
-
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            sums = arrays[0].reshape(len(arrays[0]), -1).cumsum(axis=1)[:, -1:, None]
-            return (sums / positions,)
-
-        details = {**_walk(op, seen, one, ""), "top": 0, "left": 0, "counted": rows.size * columns.size}
-        self.run(area, build, "avgpool_fw", {"X": "x", "Y": "y"}, sizes, function, details)
+    def known(self, area: Area, build: TileBuilder) -> Mapping[str, int]:
+        """The window is the tile."""
+        rows, columns = axes_of(area.op.attributes)
+        return {**super().known(area, build), "top": 0, "left": 0, "counted": rows.size * columns.size}
 
 
-def average_backward() -> PoolingBackward:
-    """Lowering of IG of an average."""
-    return PoolingBackward("avgpool_bw", {"X": "dx", "Y": "dy"}, tile_average_gradient)
+AVERAGE_FORWARD = Pooling("avgpool_fw", "X:x Y:y", tile_average)
+AVERAGE_BACKWARD = Pooling("avgpool_bw", "X:dx Y:dy", tile_average_gradient, IMAGE)
+GLOBAL_AVERAGE = _GlobalAverage("avgpool_fw", "X:x Y:y", _global_average, (BATCH, "c"))

@@ -7,18 +7,21 @@ is the inner loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from configs.errors import ShapeError
-from configs.values import Struct, replace
+from configs.values import Struct
+from trainlib.ir.access import Index, Term
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import Array, Ranges, Region, Tensors
+from trainlib.ir.steps import Array, Extent, KernelCall, Ranges, Tensors, part
 from trainlib.primitives.definition import Shape, Step, Values
-from trainlib.primitives.lowering.axes import Area, Axes, LeadingBoxes
+from trainlib.primitives.lowering.axes import LEADING, ONE, Area, Axes, Form, LeadingBoxes
 from trainlib.primitives.lowering.boxes import row_major, sizes_of
+from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 LARGEST_RANK = 5
@@ -64,6 +67,27 @@ class Walk(Struct, frozen=True):
         """Whether a merged walk turns a matrix that is contiguous in its rows."""
         return len(self.sizes) == 2 and self.source[1] == self.target[0] == 1
 
+    def of_sample(self) -> Walk:
+        """Without the first dimension."""
+        return Walk(self.sizes[1:], self.source[1:], self.target[1:])
+
+    def nest(self, dimensions: int = 0, matrix: str = "") -> tuple[str, dict[str, int], Shape, Shape]:
+        """The nest, its sizes, and the strides of its arrays; `matrix` is that of a transposition, of so many
+        dimensions, where it is one matrix."""
+        plain = self.merged()
+        count = len(plain.sizes)
+        if count == 1:
+            return "copy", {"elements": plain.sizes[0]}, plain.source, plain.target
+        if matrix and plain.is_matrix:
+            sizes = {"N": plain.sizes[0], "M": plain.sizes[1]}
+            return matrix, sizes, plain.source, plain.target[::-1]
+        ordered = in_loops(count, int(np.argmax(plain.sizes)))
+        sizes = dict(zip(LOOPS, ordered(plain.sizes, 1), strict=True))
+        if matrix:
+            sizes["dims"] = dimensions
+        nest = "permute_nd" if matrix else "copy_nd"
+        return nest, sizes, ordered(plain.source, 0), ordered(plain.target, 0)
+
 
 def check_rank(shape: Shape, where: str) -> None:
     """ShapeError for samples of more than `LARGEST_RANK` dimensions."""
@@ -75,71 +99,99 @@ def check_rank(shape: Shape, where: str) -> None:
         )
 
 
-def run_walk(
-    build: TileBuilder,
-    walk: Walk,
-    pieces: tuple[Piece, Piece],
-    compute: Callable[..., Array],
-    *,
-    reads: Sequence[str] = (),
-    dimensions: int = 0,
-    matrix: str = "transpose_matrix",
-) -> None:
-    """The loops of a walk between two buffers; `dimensions` > 0 for a transposition of so many.
+class Copy(Struct, frozen=True):
+    """`target` is what `sources` hold, each at its own places, and `value` where none of them is.
 
-    `reads` are the source, if nothing else is said; `matrix` is the nest of a transposition of one matrix.
+    `loops` walk the target, in the order of its dimensions if nothing else is said. A source has these, or
+    maps of one of them: those of the form, or of `maps`; what lies outside its box is not copied. Elements
+    along a loop that it lacks are all the same; of those in `only` it has a part. `each`: a call for every
+    sample. `matrix` is the nest of a transposition of one matrix, if this is a transposition.
     """
-    nest, sizes, *strides = _loops(walk.merged(), dimensions, matrix)
-    source, target = (replace(piece, strides=each) for piece, each in zip(pieces, strides, strict=True))
-    arrays = {"X": source, "Y": target}
-    build.run(nest, arrays, reads or (source.name,), (target.name,), compute, **sizes)
+
+    target: str
+    sources: Axes
+    value: float = 0.0
+    loops: Axes = ()
+    maps: Mapping[str, Index] = {}
+    only: Mapping[str, Mapping[str, Extent]] = {}
+    each: bool = False
+    matrix: str = ""
+
+    def run(self, area: Area, build: TileBuilder) -> None:
+        """The calls of a tile."""
+        build.later(lambda: self._calls(area, TileBuilder(build.choice, build.dtype)))
+
+    def walk(self, area: Area, source: str) -> tuple[Walk, int, int] | None:
+        """Loops over what there is of a source, and where they begin in both buffers; None for nothing."""
+        axes, maps = self.loops or area.axes(self.target), {**area.form.maps, **self.maps}
+        extents, strides, first = dict(area.extents), dict[str, int](), 0
+        box = zip(area.axes(source), area.region(source), row_major(area.sizes(source)), strict=True)
+        inside = dict(self.only.get(source, {}))
+        for axis, (start, stop), stride in box:
+            if axis == ONE:
+                continue
+            (term,), offset = (maps[axis].terms, maps[axis].offset) if axis in maps else ((Term(axis),), 0)
+            low, high = sorted((end - offset) * term.stride for end in (start, stop - 1))
+            inside[term.loop], strides[term.loop] = (low, high + 1), stride * term.stride
+            first += stride * (offset - start)
+        for loop, (start, stop) in inside.items():
+            extents[loop] = max(extents[loop][0], start), min(extents[loop][1], stop)
+        sizes = sizes_of(tuple(extents[axis] for axis in axes))
+        if min(sizes) <= 0:
+            return None
+        first += sum(extents[axis][0] * strides.get(axis, 0) for axis in axes)
+        within = dict(zip(area.axes(self.target), row_major(area.sizes(self.target)), strict=True))
+        place = sum((extents[axis][0] - area.extents[axis][0]) * within[axis] for axis in axes)
+        walked = (tuple(steps.get(axis, 0) for axis in axes) for steps in (strides, within))
+        return Walk(sizes, *walked), first, place
+
+    def _calls(self, area: Area, build: TileBuilder) -> Sequence[KernelCall]:
+        found = [(name, self.walk(area, name)) for name in self.sources]
+        walks = [(name, *walk) for name, walk in found if walk]
+        whole = area.sizes(self.target)
+        fills = sum(prod(walk.sizes) for _, walk, *_ in walks) < prod(whole)
+        if fills:
+            build.fill(self.target, whole, self.value)
+        # A matrix has a loop of its own; to any other order the batch is one more dimension.
+        each = self.each or (self.matrix and whole[0] > 1 and walks[0][1].of_sample().merged().is_matrix)
+        for sample in area.samples if each else (None,):
+            for number, (name, walk, *starts) in enumerate(walks):
+                self._copy(area, build, (name, self.target), walk, starts, sample, not (fills or number))
+        return build.calls()
+
+    def _copy(
+        self,
+        area: Area,
+        build: TileBuilder,
+        names: Sequence[str],
+        walk: Walk,
+        starts: Sequence[int],
+        sample: int | None,
+        first: bool,
+    ) -> None:
+        """One source; the rest of the target stays as it is, unless this call is the `first` to write it."""
+        shape = area.sizes(self.target)
+        if sample is not None:
+            names = [part(name, sample) if area.axes(name)[0] == BATCH else name for name in names]
+            walk, shape = walk.of_sample(), shape[1:]
+
+        def moved(values: Array, *before: Array) -> Array:
+            made = before[0].copy() if before else np.zeros(shape, values.dtype)
+            _visited(made, starts[1], walk.sizes, walk.target)[...] = _visited(
+                values, starts[0], walk.sizes, walk.source
+            )
+            return made
+
+        nest, sizes, *strides = walk.nest(len(self.loops) - 1, self.matrix)
+        pieces = [Piece(*each) for each in zip(names, ((), ()), starts, strides, strict=True)]
+        reads = names[:1] if first or prod(walk.sizes) == prod(shape) else names
+        build.run(nest, dict(zip("XY", pieces, strict=True)), reads, names[1:], moved, **sizes)
 
 
-def _loops(plain: Walk, dimensions: int, matrix: str) -> tuple[str, dict[str, int], Shape, Shape]:
-    """The nest of a merged walk, its sizes, and the strides of its arrays."""
-    count = len(plain.sizes)
-    if count == 1:
-        return "copy", {"elements": plain.sizes[0]}, plain.source, plain.target
-    if dimensions and plain.is_matrix:
-        sizes = {"N": plain.sizes[0], "M": plain.sizes[1]}
-        return matrix, sizes, plain.source, (plain.target[1], plain.target[0])
-    ordered = in_loops(count, int(np.argmax(plain.sizes)))
-    sizes = dict(zip(LOOPS, ordered(plain.sizes, 1), strict=True))
-    if dimensions:
-        sizes["dims"] = dimensions
-    nest = "permute_nd" if dimensions else "copy_nd"
-    return nest, sizes, ordered(plain.source, 0), ordered(plain.target, 0)
-
-
-def copy_box(
-    build: TileBuilder,
-    source: tuple[str, Shape, Region],
-    target: tuple[str, Shape, Region],
-    *,
-    first: bool,
-) -> None:
-    """Copy a box of the buffer `source` to a box of `target`; each is (name, shape of the buffer, box).
-
-    Unless this call is the `first` to write the target, the rest of the target stays as it is.
-    """
-    (name, shape, taken), (result, whole, given) = source, target
-    covers = sizes_of(given) == whole
-
-    def compute(values: Array, *before: Array) -> Array:
-        box = values[tuple(slice(*extent) for extent in taken)]
-        if covers:
-            return box.reshape(whole)
-        after = np.zeros(whole, np.float32) if first else before[0].copy()
-        after[tuple(slice(*extent) for extent in given)] = box
-        return after
-
-    offsets = [
-        sum(start * stride for (start, _), stride in zip(region, row_major(of), strict=True))
-        for region, of in ((taken, shape), (given, whole))
-    ]
-    walk = Walk(sizes_of(taken), row_major(shape), row_major(whole))
-    pieces = (Piece(name, first=offsets[0]), Piece(result, first=offsets[1]))
-    run_walk(build, walk, pieces, compute, reads=(name,) if covers or first else (name, result))
+def _visited(array: Array, first: int, sizes: Shape, strides: Shape) -> Array:
+    """Elements of a C-contiguous array that loops visit from element `first` on."""
+    steps = [stride * array.itemsize for stride in strides]
+    return np.lib.stride_tricks.as_strided(array.reshape(-1)[first:], sizes, steps)
 
 
 @dataclass(frozen=True)
@@ -159,6 +211,12 @@ class ShiftLowering(LeadingBoxes):
         axes = super().axes_of(op, tensors, role)
         return axes if role in op.writes else tuple(f"{name} of x" for name in axes)
 
+    def maps(self, op: Op, tensors: Tensors) -> Mapping[str, Index]:
+        """Those of x, so much further."""
+        sides = zip(LEADING, tensors[op.inputs[0]].shape, (0, *self.offset(op)), strict=False)
+        indices = (Index(f"{name} of x", size, (Term(name),), -shift) for name, size, shift in sides)
+        return {index.axis: index for index in indices}
+
     def meeting(self, op: Op, tensors: Tensors) -> Sequence[tuple[str, ...]]:
         """All, unless x is everywhere: whether anything of it reaches a tile depends on each of them."""
         return () if self._is_cropped(op, tensors) else (tuple(self.extents(op, tensors)),)
@@ -169,39 +227,23 @@ class ShiftLowering(LeadingBoxes):
 
     def _is_cropped(self, op: Op, tensors: Tensors) -> bool:
         """Whether the result is a part of x."""
-        (_, *before), (_, *after) = (tensors[name].shape for name in (op[op.reads[0]], op.outputs[0]))
-        sides = zip(before, after, self.offset(op), strict=True)
-        return all(shift <= 0 and size + shift >= result for size, result, shift in sides)
+        form = self.form(op, tensors)
+        spans = (index.span(form.whole) for index in form.inexact)
+        return all(max(span.before, span.after) <= 0 for span in spans)
 
     def area(self, op: Op, tensors: Tensors, ranges: Ranges) -> Area:
-        """With what of x lies in the tile."""
-        area, (source,) = super().area(op, tensors, ranges), op.reads
-        samples, *region = area.region(op.writes[0])
-        taken = [
-            (max(start - shift, 0), min(stop - shift, size))
-            for (start, stop), size, shift in zip(
-                region, tensors[op[source]].shape[1:], self.offset(op), strict=True
-            )
-        ]
-        if any(last <= first for first, last in taken):
-            samples, taken = (samples[0], samples[0] + 1), [(0, 1)] * len(taken)
-        area.extents.update(zip(area.axes(source), (samples, *taken), strict=True))
+        """With one element of x if nothing of it lies in the tile."""
+        area = super().area(op, tensors, ranges)
+        spans = (index.span(area.extents) for index in area.form.inexact)
+        if any(min(span.before, span.after) < 0 for span in spans):
+            for axis in area.axes(op.reads[0]):
+                start = area.extents[axis][0] if axis.startswith(BATCH) else 0
+                area.extents[axis] = start, start + 1
         return area
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
+    def kernels(self, form: Form) -> Sequence[Copy]:
         """A fill unless x is everything, then a copy."""
-        op, (source,), (target,) = area.op, area.op.reads, area.op.writes
-        whole, shape = area.sizes(target), area.sizes(source)
-        regions = zip(area.region(source)[1:], area.region(target)[1:], self.offset(op), strict=True)
-        starts = (0, *(first + shift - start for (first, _), (start, _), shift in regions))
-        given = tuple((start, start + size) for start, size in zip(starts, shape, strict=True))
-        inside = all(start >= 0 and stop <= size for (start, stop), size in zip(given, whole, strict=True))
-        fills = shape != whole or not inside
-        if fills:
-            build.fill(target, whole, self.value(op))
-        if inside:
-            taken = tuple((0, size) for size in shape)
-            copy_box(build, (source, shape, taken), (target, whole, given), first=not fills)
+        return (Copy(form.op.writes[0], form.op.reads, self.value(form.op)),)
 
 
 def shifting(

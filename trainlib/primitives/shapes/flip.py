@@ -19,10 +19,9 @@ from trainlib.ir.access import Index, Term
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array, Tensors
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, NotNegative, Step
-from trainlib.primitives.lowering.axes import Area, Axes, LeadingBoxes
-from trainlib.primitives.lowering.boxes import row_major, sample_axis
-from trainlib.primitives.lowering.pieces import Piece, TileBuilder
-from trainlib.primitives.shapes.box_copies import Walk, check_rank, run_walk
+from trainlib.primitives.lowering.axes import Axes, Form, LeadingBoxes
+from trainlib.primitives.lowering.boxes import sample_axis
+from trainlib.primitives.shapes.box_copies import Copy, check_rank
 
 
 class _Schema(LayerSchema):
@@ -55,15 +54,9 @@ class _Lowering(LeadingBoxes):
             f"{name} turned": Index(name, size, (Term(name, -1),), size - 1) for name, size in sizes.items()
         }
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
+    def kernels(self, form: Form) -> Sequence[Copy]:
         """The last element of every axis that is turned round is read first."""
-        (source,), (target,) = area.op.reads, area.op.writes
-        turned, shape = tuple(1 + axis for axis in area.op.attributes["axes"]), area.sizes(target)
-        strides = row_major(shape)
-        first = sum((shape[axis] - 1) * strides[axis] for axis in turned)
-        back = tuple(-stride if axis in turned else stride for axis, stride in enumerate(strides))
-        walk, pieces = Walk(shape, back, strides), (Piece(source, first=first), Piece(target))
-        run_walk(build, walk, pieces, lambda x: np.flip(x, turned).copy())
+        return (Copy(form.op.writes[0], form.op.reads),)
 
 
 def _mirrored(op: Op, array: Array) -> Array:

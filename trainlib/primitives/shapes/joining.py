@@ -11,13 +11,13 @@ from itertools import accumulate
 
 import numpy as np
 
+from trainlib.ir.access import Index, Term
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Tensors
 from trainlib.primitives.definition import Step, Values
-from trainlib.primitives.lowering.axes import Area, Axes, LeadingBoxes
+from trainlib.primitives.lowering.axes import Axes, Form, LeadingBoxes
 from trainlib.primitives.lowering.boxes import leading_extents
-from trainlib.primitives.lowering.pieces import TileBuilder
-from trainlib.primitives.shapes.box_copies import copy_box
+from trainlib.primitives.shapes.box_copies import Copy
 
 
 def piece_number(role: str) -> int:
@@ -33,8 +33,6 @@ def piece_offsets(sizes: Sequence[int]) -> list[int]:
 class _Joining(LeadingBoxes):
     """Both directions; ops carry ``axis`` (of a sample) and ``sizes`` of the pieces."""
 
-    joins: bool
-
     def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
         """Of a piece that axis is its own."""
         axes, joined = super().axes_of(op, tensors, role), 1 + op.attributes["axis"]
@@ -47,31 +45,18 @@ class _Joining(LeadingBoxes):
             shape, [axis for axis in range(len(shape) - 1) if axis != op.attributes["axis"]]
         )
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
+    def kernels(self, form: Form) -> Sequence[Copy]:
         """Rows of the whole, the same rows of every piece: a copy for each."""
-        op = area.op
-        pieces, (whole,) = (op.reads, op.writes) if self.joins else (op.writes, op.reads)
-        first, sizes, shape = 1 + op.attributes["axis"], op.attributes["sizes"], area.sizes(whole)
-        fills = self.joins and len(pieces) < len(sizes)
-        if fills:
-            build.fill(whole, shape, 0.0)
-        for place, role in enumerate(pieces):
-            number, part = piece_number(role), area.sizes(role)
-            start = piece_offsets(sizes)[number]
-            inside = [(0, size) for size in shape]
-            inside[first] = (start, start + sizes[number])
-            sides = (role, part, tuple((0, size) for size in part)), (whole, shape, tuple(inside))
-            source, target = sides if self.joins else sides[::-1]
-            is_first = not self.joins or not (fills or place)
-            copy_box(build, source, target, first=is_first)
+        op, offsets = form.op, piece_offsets(form.op.attributes["sizes"])
 
+        def copy(target: str) -> Copy:
+            begin = offsets[piece_number(target)]
+            shifts = {role: begin - offsets[piece_number(role)] for role in op.reads}  # the whole begins at 0
+            loop = (Term(f"of {target}"),)
+            maps = {f"of {role}": Index("", 0, loop, shift) for role, shift in shifts.items()}
+            return Copy(target, op.reads, maps=maps)
 
-class _Join(_Joining):
-    joins = True
-
-
-class _Split(_Joining):
-    joins = False
+        return [copy(target) for target in op.writes]
 
 
 def join(name: str, moves: str) -> Step:
@@ -87,7 +72,7 @@ def join(name: str, moves: str) -> Step:
             pieces.append(parts.get(number, np.zeros(shape, np.float32)))
         return {op.writes[0]: np.concatenate(pieces, axis=axis)}
 
-    return Step.of(name, moves, reference, _Join())
+    return Step.of(name, moves, reference, _Joining())
 
 
 def split(name: str, moves: str) -> Step:
@@ -98,4 +83,4 @@ def split(name: str, moves: str) -> Step:
         pieces = np.split(values[op.reads[0]], cuts, axis=1 + op.attributes["axis"])
         return {role: pieces[piece_number(role)] for role in op.writes}
 
-    return Step.of(name, moves, reference, _Split())
+    return Step.of(name, moves, reference, _Joining())

@@ -16,22 +16,19 @@ import numpy as np
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, Tensors, part
+from trainlib.ir.steps import Array, Tensors
 from trainlib.primitives.definition import (
     AS_PUBLISHED,
     Example,
     LayerPlan,
     LayerPrimitive,
     NotNegative,
-    Shape,
     Step,
     Values,
     Variant,
 )
-from trainlib.primitives.lowering.axes import Area, Axes, LeadingBoxes
-from trainlib.primitives.lowering.boxes import row_major
-from trainlib.primitives.lowering.pieces import Piece, TileBuilder
-from trainlib.primitives.shapes.box_copies import Walk, check_rank, run_walk
+from trainlib.primitives.lowering.axes import Axes, Form, LeadingBoxes
+from trainlib.primitives.shapes.box_copies import Copy, check_rank
 
 
 class _Schema(LayerSchema):
@@ -72,32 +69,10 @@ class _Lowering(LeadingBoxes):
             axes if role in op.writes else tuple(axes[_order(op).index(place)] for place in range(len(axes)))
         )
 
-    def compute(self, area: Area, build: TileBuilder) -> None:
-        """One permutation, or a matrix per sample."""
-        (source,), (target,), order = area.op.reads, area.op.writes, _order(area.op)
-        shape, whole = area.sizes(source), area.sizes(target)
-        walk = Walk(shape, row_major(shape), _strides_in_target(whole, order))
-        of_sample = Walk(walk.sizes[1:], walk.source[1:], walk.target[1:])
-        rank = len(order) - 1
-
-        def call(walk: Walk, x: str, y: str, order: Sequence[int]) -> None:
-            def permuted(source: Array) -> Array:
-                return np.ascontiguousarray(source.transpose(order))
-
-            run_walk(build, walk, (Piece(x), Piece(y)), permuted, dimensions=rank, matrix=self.matrix)
-
-        if shape[0] > 1 and of_sample.merged().is_matrix:
-            # A matrix has a loop of its own; to any other order the batch is one more dimension.
-            for sample in area.samples:
-                call(of_sample, part(source, sample), part(target, sample), [axis - 1 for axis in order[1:]])
-        else:
-            call(walk, source, target, order)
-
-
-def _strides_in_target(whole: Shape, order: Sequence[int]) -> Shape:
-    """How far the target moves when the source moves by one along each of its dimensions."""
-    strides = row_major(whole)
-    return tuple(strides[order.index(axis)] for axis in range(len(order)))
+    def kernels(self, form: Form) -> Sequence[Copy]:
+        """One permutation, or a matrix per sample, walked as the source lies."""
+        (source,), (target,) = form.op.reads, form.op.writes
+        return (Copy(target, (source,), loops=form.axes(source), matrix=self.matrix),)
 
 
 def _permuted(array: Array, order: Sequence[int]) -> Array:
