@@ -47,14 +47,14 @@ OPTIMIZER_FILE = "optimizer_model.onnx"
 
 
 def optimizer_beside(folder: Path) -> Path | None:
-    """The optimizer graph of a folder: one of its own, or that of `X_optimizer` beside `X_train`."""
-    inside = folder / OPTIMIZER_FILE
-    if inside.is_file():
-        return inside
-    if not folder.name.endswith("_train"):
-        return None
-    beside = folder.with_name(folder.name.removesuffix("_train") + "_optimizer") / "network.onnx"
-    return beside if beside.is_file() else None
+    """The optimizer graph of a folder: that of `X_optimizer` beside `X_train`, or one of its own.
+
+    The one beside goes first: it has a learning rate, and Deeploy's folders may hold ONNX Runtime's too.
+    """
+    stem = folder.name.removesuffix("_train")
+    beside = folder.with_name(f"{stem}_optimizer") / "network.onnx"
+    files = [beside] if stem != folder.name else []
+    return next((file for file in (*files, folder / OPTIMIZER_FILE) if file.is_file()), None)
 
 
 def is_training_graph(graph: OnnxGraph) -> bool:

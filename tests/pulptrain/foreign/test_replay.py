@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from configs.values import replace
-from importers.training.graph import ImportedTraining, import_training
+from importers.training.graph import ImportedTraining, import_training, optimizer_beside
 from pulptrain.__main__ import run
 from pulptrain.foreign.golden_updates import GoldenUpdate
 from shared.onnx_models import model, node, saved, value
@@ -381,6 +381,18 @@ def test_the_folders_of_onnx_runtime_give_two_rows_and_skip_the_evaluation(
     assert "cannot replay eval_model.onnx" in notes[0]
     rows = replayed(capsys, 2, tmp_path)
     assert {row["status"] for row in rows} == {"refused"}
+
+
+def test_the_optimizer_beside_goes_before_one_inside(tmp_path: Path) -> None:
+    """Of Deeploy's own only one says the learning rate: 0.01 was taken for 0.001."""
+    inside, beside = tmp_path / "a_train/optimizer_model.onnx", tmp_path / "a_optimizer/network.onnx"
+    for file in (inside, beside):
+        file.parent.mkdir()
+        assert optimizer_beside(tmp_path / "a_train") is None
+    inside.touch()
+    assert optimizer_beside(tmp_path / "a_train") == inside
+    beside.touch()
+    assert optimizer_beside(tmp_path / "a_train") == beside
 
 
 def test_a_test_of_a_kernel_is_replayed_node_by_node(
