@@ -49,10 +49,10 @@ StepVariants = Annotated[
     common.option(
         "--step-variants",
         "search|keep|NAME,...",
-        "Implementations to try for each step: search (all), keep (only the one of the model), or names "
-        "from: cores (the cores do im2col), dma (the DMA does im2col), none (computed without im2col), "
-        "default (pulptrain's own, of steps that need no im2col), as-published (PULP-TrainLib's code), "
-        "direct (1x1 convolutions without a transpose).",
+        "Implementations to try for each step: search (all), keep (only the one that the model sets), or a "
+        "comma-separated list. For steps that can use im2col: cores (the cores do im2col), dma (the DMA does "
+        "im2col), none (no im2col). For all other steps: default (pulptrain's own code), as-published "
+        "(PULP-TrainLib's code), direct (1x1 convolutions without a transpose).",
         SEARCH,
     ),
 ]

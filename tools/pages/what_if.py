@@ -84,7 +84,7 @@ def score() -> str:
         errors[name].append(error)
     everything = [error for of_one in errors.values() for error in of_one]
     rows = [(name, len(of_one), *_spread(of_one)) for name, of_one in (*errors.items(), ("all", everything))]
-    return table(("what if", "count", "median error", "90 % within", "most"), rows, numbers=True)
+    return table(("what if", "runs", "median error", "90 % within", "largest error"), rows, numbers=True)
 
 
 def _spread(errors: list[float]) -> list[str]:
