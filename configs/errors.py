@@ -52,7 +52,9 @@ class NotFiniteError(InputError):
 
         form = float_of(dtype)
         made = (
-            f"overflows {dtype} to infinity" if value == "infinity" else "computes a NaN from finite numbers"
+            f"overflows {dtype} to infinity"
+            if value == "infinity"
+            else "computes a NaN although its inputs are finite,"
         )
         if form is not None and not form.has_infinity:
             made = f"computes a NaN, or a value too large for {dtype},"
@@ -180,7 +182,9 @@ class DoesNotFitError(PulptrainError):
             f"{available_bytes} B available, {self.missing_bytes} B missing"
             + (f"\n  largest contributors:{listing}" if listing else "")
             + (
-                f"\n  each of these changes alone would save, by a new plan{of_what}:{tried}" if tried else ""
+                f"\n  what each of these changes alone would save{of_what}, with a new memory plan:{tried}"
+                if tried
+                else ""
             ),
             where=where,
             cure=cure,

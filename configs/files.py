@@ -296,4 +296,9 @@ def _lives(process: int) -> bool:
 def _cannot_be_written(error: Exception, where: str, name: str = "") -> InputError:
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     what = f"cannot write to {name!r}" if name and name != where else "cannot be written"
-    return InputError(f"{what}: {reason}", where=where, cure=_ANOTHER_PLACE)
+    cure = "create the folder first, or use one that exists"
+    return InputError(
+        f"{what}: {reason}",
+        where=where,
+        cure=cure if isinstance(error, FileNotFoundError) else _ANOTHER_PLACE,
+    )

@@ -24,7 +24,7 @@ PULP = "pulp"
 
 _SWAPPED: Mapping[str, str] = {
     "models": "use a model (`pulptrain list models`), e.g. `pulptrain run tutorial-cnn --soc {name}`",
-    "soc": "use --soc with a SoC (`pulptrain list socs`); the model follows the command",
+    "soc": "use --soc with a SoC (`pulptrain list socs`), and write the model after the command",
     "energy": "use the name of an energy model, e.g. gap9, or a file (docs/energy.md)",
 }
 """By the kind that is asked for: what to write where a name of the other kind was given."""

@@ -131,6 +131,13 @@ def _told(detail: ErrorDetails, what: str, where: str) -> ConfigError:
     """In our words: `what` is wrong."""
     message = detail["msg"].removeprefix("Value error, ")
     needed = message.removeprefix("Input should be ")
+    if detail["type"] == "too_short":
+        return ConfigError(f"{what}, but needs an entry", where=where, cure="add an entry")
+    if detail["type"] == "string_pattern_mismatch":
+        allowed = detail["ctx"]["pattern"]
+        return ConfigError(
+            f"{what}, but must match {allowed}", where=where, cure="use only allowed characters"
+        )
     if needed == message:
         return ConfigError(
             f"{what}: {message[:1].lower()}{message[1:]}", where=where, cure="correct the value"

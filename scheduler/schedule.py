@@ -356,7 +356,7 @@ def check_names(graph: TrainingGraph, options: ScheduleOptions) -> None:
             raise InputError(
                 f"{name} does not use a matmul kernel"
                 if is_known
-                else f"{name!r} is neither an op nor a step with a choice of kernels",
+                else f"--kernel {name}={kernel}: no op or step that can choose its kernel has this name",
                 where=graph.name,
                 cure=f"write the op first: --kernel {kernel}={name}" if swapped else others,
             )

@@ -156,7 +156,7 @@ def loss_primitive(name: str, where: str | None = None) -> LossPrimitive:
         raise UnsupportedLayerError(
             f"{name} sums over all alignments in time, which is not supported",
             where=where,
-            cure="use cross_entropy with labels: hard, with one aligned label per time step",
+            cure="use cross_entropy with the option labels: hard, and one aligned label per time step",
         )
     return _find(LossPrimitive, "loss", name, where)
 

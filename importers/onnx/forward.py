@@ -230,7 +230,7 @@ class ForwardReader:
             what, cure = "in several losses", "use one output: the sum of the losses"
             if len(terms) == 1:
                 what, cure = (
-                    "in a loss already, so --loss does not apply",
+                    "in a loss already, so --loss cannot be used",
                     "remove --loss, or export the graph without its loss",
                 )
             raise self._wrong(f"the graph ends {what}: {', '.join(map(repr, terms))}", cure)

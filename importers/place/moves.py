@@ -314,7 +314,7 @@ def arranged(site: Site, views: Sequence[View], places: Array) -> View:
             break
     else:
         raise CannotTakeError(
-            "indices that differ by sample, or move samples, are not supported",
+            "the indices are not the same for all samples, or change the order of samples",
             "use the same indices for all samples",
         )
     rest = [size for place, size in enumerate(places.shape) if place != dim]

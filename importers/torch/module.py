@@ -278,9 +278,9 @@ def load_module(text: str, seed: int = 0) -> Any:
         module = made()
     except Exception as error:
         raise InputError(
-            f"{member}() failed: {type(error).__name__}: {error}",
+            f"{member}() raised {type(error).__name__}: {error}",
             where=text,
-            cure="use a class without arguments, or a function that returns a module",
+            cure=f"mend {member}(), or use a class without arguments or a function that returns a module",
         ) from error
     if not isinstance(module, torch.nn.Module):
         raise InputError(

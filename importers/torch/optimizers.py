@@ -25,7 +25,7 @@ TAKEN = (
 """Classes of torch.optim, which are called the same here in small letters."""
 
 _WHY_NOT = {
-    "Adafactor": "stores a row and a column per matrix; states here have the shape of their weight",
+    "Adafactor": "stores a row and a column for each matrix; a state must have the shape of its weight",
     "LBFGS": "computes the loss several times per step, over all parameters together",
     "Muon": "orthogonalises whole matrices; an update here works element by element",
     "SparseAdam": "needs sparse gradients; gradients of embeddings are dense here",
@@ -110,7 +110,9 @@ def optimizer_of(
     if name not in TAKEN or type(given) is not getattr(torch.optim, name):
         why = f": {name} {_WHY_NOT[name]}" if name in _WHY_NOT else ""
         raise UnsupportedLayerError(
-            f"unknown optimizer {name}{why}", where=WHERE, cure=f"use one of torch.optim: {', '.join(TAKEN)}"
+            f"optimizer {name} is not supported{why}",
+            where=WHERE,
+            cure=f"use one of torch.optim: {', '.join(TAKEN)}",
         )
     kinds = {
         "adamw" if name == "Adam" and group.get("decoupled_weight_decay") else name.lower()
@@ -194,9 +196,9 @@ def _schedule(torch: Any, given: Any, optimizer: Any) -> Any:
         )
     if isinstance(given, plateau) and given.last_epoch:
         raise UnsupportedLayerError(
-            f"the ReduceLROnPlateau was already used for {given.last_epoch} losses; a new one is needed",
+            f"the ReduceLROnPlateau has made {given.last_epoch} steps; a run needs a new one",
             where=SCHEDULE,
-            cure="create a new schedule",
+            cure="create a new ReduceLROnPlateau",
         )
     return _copied(given)
 
@@ -254,7 +256,7 @@ def _average(torch: Any, given: Any) -> float:
     share = inspect.getclosurevars(inspect.unwrap(function)).nonlocals.get("decay") if function else None
     if share is None or function.__module__ != torch.optim.swa_utils.__name__:
         raise UnsupportedLayerError(
-            "the AveragedModel has a custom averaging function",
+            "the averaging function of the AveragedModel is not supported",
             where="average",
             cure="use multi_avg_fn=get_ema_multi_avg_fn(0.999)",
         )

@@ -83,12 +83,16 @@ def _refuse_extra_words(ctx: Any, words: Sequence[str], typed: Sequence[str]) ->
     given = [str(ctx.params[key]) for key in ("model", "name", "file", "folder") if ctx.params.get(key)]
     socs = [word for word in (*given, *words) if word in list_names("soc")]
     models = [word for word in (*given, *words) if word not in socs]
-    cure = f"put a text with spaces in quotes; see `pulptrain {name} -h`"
+    cure = f"remove it, or put a value with spaces in quotes; see `pulptrain {name} -h`"
     if "soc" in ctx.params and len(socs) == len(models) == 1:
         others = [word for word in typed if word != socs[0]]
         cure = shlex.join(["pulptrain", str(name), *others, "--soc", socs[0]])
-        raise InputError(f"the SoC {socs[0]!r} needs --soc", where=f"pulptrain {name}", cure=cure)
-    plural = "unexpected word" if len(words) == 1 else "unexpected words"
+        raise InputError(
+            f"{socs[0]!r} is a SoC, not a model: a SoC must be given with --soc",
+            where=f"pulptrain {name}",
+            cure=cure,
+        )
+    plural = "unexpected argument" if len(words) == 1 else "unexpected arguments"
     raise InputError(f"{plural} {' '.join(words)!r}", where=f"pulptrain {name}", cure=cure)
 
 

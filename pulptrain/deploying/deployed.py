@@ -135,8 +135,8 @@ def deploy(run: Run, folder: Path, arena_bytes: int | None = None, trainlib: str
             needed,
             arena_bytes,
             where="--arena",
-            what=f"model {summary['model']} as it was planned",
-            cure=f"use a larger --arena, or --l1 {arena_bytes}B, so that tiles are chosen for that L1",
+            what=f"the tiles of model {summary['model']}",
+            cure=f"use --arena {needed} or more, or --l1 {arena_bytes}B to choose smaller tiles",
         )
     exported = summary["cycles"]
     if outcome.schedule.options.codegen != EXPORTED:

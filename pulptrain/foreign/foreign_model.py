@@ -43,9 +43,9 @@ def refuse_options(model: str, settings: Settings) -> None:
     ):
         if asked is not None:
             raise InputError(
-                f"{model} already specifies '{flag}', so --{flag} does not apply",
+                f"{model} already specifies '{flag}', so --{flag} cannot be used",
                 where=f"--{flag}",
-                cure=f"set '{flag}:' in the file, or use the option with a PyTorch module or an ONNX file",
+                cure=f"remove --{flag}; in a YAML file set '{flag}:'",
             )
 
 

@@ -360,9 +360,9 @@ class _Run:
         size = self.phases.mini_batches
         if len(samples) % size:
             raise InputError(
-                f"{len(samples)} stored mini-batches cannot be divided into updates of {size}",
+                f"{len(samples)} mini-batches are stored, but an update takes {size}",
                 where="n_accum",
-                cure="use a divisor of the number of mini-batches",
+                cure=f"use a number that divides {len(samples)}",
             )
         check = NumberCheck(self._start, self.phases.programs, 1)
         for first in range(0, len(samples), size):

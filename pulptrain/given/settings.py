@@ -139,12 +139,12 @@ def model_variant(settings: Settings) -> str | None:
         return None
     if names[-1] not in (DEFAULT, AS_PUBLISHED) or len(names) > 1:
         raise InputError(
-            f"several variants for all layers: {', '.join(names)}"
+            f"only one variant can apply to all layers, but {' and '.join(names)} do"
             if len(names) > 1
             else f"unknown variant {names[0]!r}",
             where="--variant",
             cure=f"use {DEFAULT} or {AS_PUBLISHED}; for one op conv1.WG=VARIANT, for one step WG=VARIANT, "
-            f"with one of {', '.join(known_variants())}",
+            f"where VARIANT is one of {', '.join(known_variants())}",
         )
     return names[0]
 

@@ -142,9 +142,9 @@ def base_variant(variant: str | None) -> tuple[str, ...]:
     """What ``--variant`` says of all layers, for `Settings`. Raises `InputError` for one of a single op."""
     if variant is not None and "=" in variant:
         raise InputError(
-            "tune chooses the variant of each op, so --variant cannot set the variant of one op",
+            "`pulptrain tune` chooses the variant of each op, so --variant cannot set that of one op",
             where="--variant",
-            cure="use --variant default or as-published, or limit the choice of tune by --step-variants",
+            cure="use --step-variants with those to choose from, or --variant default or as-published",
         )
     return (variant,) if variant is not None else ()
 

@@ -167,11 +167,11 @@ def host_memory_parts(
         "the process": PROCESS_BYTES,
         "PyTorch": PYTORCH_BYTES * use.torch,
         "simulated memories": memories_bytes,
-        f"numbers of {size_text(tensors_bytes)} of tensors": TENSOR_COPIES * tensors_bytes * use.numbers,
-        f"{size.actions:,} actions": action_bytes * size.actions,
+        f"values of {size_text(tensors_bytes)} of tensors": TENSOR_COPIES * tensors_bytes * use.numbers,
+        f"{size.actions:,} events": action_bytes * size.actions,
         f"{size.commands:,} DMA commands": command_bytes * size.commands,
         f"{size.offchip_commands:,} uDMA commands": offchip_bytes * size.offchip_commands,
-        f"{size.kernels:,} kernels": kernel_bytes * size.kernels,
+        f"{size.kernels:,} kernel calls": kernel_bytes * size.kernels,
     }
     return {name: part_bytes for name, part_bytes in parts.items() if part_bytes}
 
@@ -190,7 +190,7 @@ def check_host_memory(
     if use.numbers:
         without = host_memory_parts(graph, timing, HostUse(traced=use.traced, beside=use.beside), size)
         saved_bytes = sum(parts.values()) - sum(without.values())
-        cures.append(f"compute no numbers (run --no-functional, {size_text(saved_bytes)} less)")
+        cures.append(f"skip the values of tensors (run --no-functional, {size_text(saved_bytes)} less)")
     require_host_memory(
         sum(parts.values()),
         "the run needs",

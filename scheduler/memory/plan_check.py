@@ -105,9 +105,9 @@ def _placed(places: Iterable[Place]) -> list[_Run]:
 def _outside(run: _Run, work: Work, plan: MemoryPlan, op: int) -> PlanError:
     level, first, end = run
     return PlanError(
-        f"{f'{work.what!r}' if work.what else 'the program'} accesses {level.upper()} bytes {first} to "
-        f"{end}, where the memory plan has no buffer during {plan.ops[op]}: plan and program do not belong "
-        "together",
+        f"{f'{work.what!r}' if work.what else 'the program'} touches {level.upper()} bytes {first} to "
+        f"{end}, where the memory plan has no buffer during {plan.ops[op]}: plan and program are of "
+        "different schedules",
         where=f"{work.op}.{work.step}",
         cure="build both with one call of scheduler.schedule.build_schedule",
     )

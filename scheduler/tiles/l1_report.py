@@ -35,7 +35,7 @@ def does_not_fit(
             for buffer in tiling.buffers
         ),
         cure=f"enlarge --l1 by {-(-(tiling.l1_bytes - available_bytes) // 1024)} KiB or more"
-        + (", or --buffering single, which cuts the op into tiles" if whole else ""),
+        + (", or --buffering single, which allows smaller tiles" if whole else ""),
     )
 
 

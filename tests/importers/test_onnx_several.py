@@ -251,7 +251,7 @@ def test_shapes_of_several_inputs_are_said_by_name(
         (
             "cross-entropy",
             {"loss": LossSpec("mse")},
-            "the graph ends in a loss already, so --loss does not apply: 'z'",
+            "the graph ends in a loss already, so --loss cannot be used: 'z'",
         ),
         (
             Case([X], [gemm("x", "w", "z")], ["z", "x"], W, []),

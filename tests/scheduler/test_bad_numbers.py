@@ -76,7 +76,7 @@ def test_the_op_that_makes_a_nan_of_finite_numbers_is_named(monkeypatch):
         return replace(made, program=replace(made.program, actions=tuple(actions)))
 
     monkeypatch.setitem(globals(), "build_schedule", wrong)
-    with pytest.raises(InputError, match=r"the op computes a NaN from finite numbers"):
+    with pytest.raises(InputError, match=r"the op computes a NaN although its inputs are finite"):
         simulated(graph, values)
 
 

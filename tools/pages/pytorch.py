@@ -20,7 +20,7 @@ def cases() -> str:
         right = ", ".join(f"`{row['name']}`" for row in own if row["status"] == "right")
         for row in own:
             if row["status"] == "refused":
-                reason = row["reason"].removeprefix(f"unknown optimizer {row['name']}: ")
+                reason = row["reason"].removeprefix(f"optimizer {row['name']} is not supported: ")
                 refused.append((f"`{row['name']}`", section, reason))
         wrong = len(own) - counts["right"] - counts["refused"]
         lines.append((section, counts["right"], counts["refused"], wrong, right))

@@ -63,9 +63,7 @@ _NAMED = re.compile(
     r"(?: cycles|(?<=[\d.,]) ?([mnuµ]?s|host ticks))?\Z"
 )
 
-_CURE = (
-    "use lines or columns as in docs/measured-logs.md, or the table that `pulptrain new measured.csv` writes"
-)
+_CURE = "use a format of docs/measured-logs.md, or fill in the table that `pulptrain new measured.csv` writes"
 
 
 class Measured(Struct, frozen=True):
@@ -104,7 +102,7 @@ def read_log(path: Path) -> tuple[Measured, ...]:
         content = path.read_bytes()
     except (OSError, ValueError) as error:
         what = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"cannot read {path}: {what}", cure="use a file of measured cycles") from None
+        raise InputError(f"cannot read '{path}': {what}", cure="use a file of measured cycles") from None
     if b"\0" in content:
         raise InputError("the file is not a text file", where=str(path), cure=_CURE)
     # Noise of a serial line is no error, nor are colours.

@@ -80,7 +80,7 @@ class Paper(Struct, frozen=True):
             (self.dpi, DOTS_PER_INCH, " dots per inch", "--dpi"),
         ):
             if not least <= round(value, 6) <= most:
-                cure = f"use {least:g}{unit} to {most:g}{unit}"
+                cure = f"use {least:g} to {most:g}{unit}"
                 raise InputError(f"{value:g} {unit.strip()} is not a valid size", where=option, cure=cure)
 
         if len(self.title or "") > MOST_TITLE:

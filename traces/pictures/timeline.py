@@ -55,9 +55,9 @@ class TimeAxis(Struct, frozen=True):
         start, end = window
         if not 0 <= start < end:
             raise InputError(
-                f"the window from cycle {start} to {end} is empty",
+                f"the window from cycle {start} to {end} is not valid",
                 where="window",
-                cure="use start < end, in cycles",
+                cure="use 0 <= start < end, in cycles",
             )
         if clock_hz <= 0:
             what = f"the clock is {clock_hz} Hz, but must be above 0"

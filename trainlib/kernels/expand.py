@@ -344,7 +344,7 @@ class Expander:
         if array is None or len(array.strides) != len(access.base):
             declared = ", ".join(f"{name}({len(item.strides)})" for name, item in arrays.items())
             raise ConfigError(
-                f"{access.array} with {len(access.base)} indices does not match 'arrays'",
+                f"'arrays' does not declare {access.array} with {len(access.base)} indices",
                 where=self.where,
                 cure=f"use one of {declared} (number of indices), or add {access.array} to 'arrays'",
             )

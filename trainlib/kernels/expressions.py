@@ -192,7 +192,8 @@ def _tree(text: str) -> ast.expr:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and type(node.value) is int and node.value > LARGEST_INTEGER:
             raise ConfigError(
-                f"a number in the expression is above {LARGEST_INTEGER}", cure="use a smaller number"
+                f"the expression has a number above {LARGEST_INTEGER}, the largest integer",
+                cure="use a smaller number",
             )
     return tree
 

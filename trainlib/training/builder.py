@@ -143,9 +143,9 @@ class GraphBuilder:
             plan = replace(plan, attributes={**plan.attributes, VARIANT: variant})
         elif spec.variant not in (None, DEFAULT):
             raise UnsupportedLayerError(
-                f"variant {variant} of {spec.type} does not support the options of the layer",
+                f"variant {variant} of {spec.type} does not support all options of this layer",
                 where=where,
-                cure=f"use variant: {DEFAULT}, or remove the options that the published code lacks",
+                cure=f"use variant: {DEFAULT}, or remove options that PULP-TrainLib's code does not have",
             )
         roles = {f"x{number or ''}": name for number, name in enumerate(inputs)}
         layer = BuiltLayer(spec, primitive, plan, dtype, roles, tuple(roles), (), ())
@@ -308,8 +308,8 @@ class GraphBuilder:
             if role not in layer.roles and role.removeprefix("d") in layer.plan.parameters:
                 name = PARAMETER_NAMES.get(role[1:], role[1:])
                 raise UnsupportedLayerError(
-                    f"{step.name} of {layer.spec.type} computes all gradients together, so '{name}' "
-                    "must be trained, too",
+                    f"{step.name} of {layer.spec.type} computes the gradients of all its parameters, "
+                    f"so '{name}' must be trained as well",
                     where=where_of(layer.spec),
                     cure=f"add '{name}' to the list of trained parameters",
                 )

@@ -167,8 +167,8 @@ def _check_shared(layer: BuiltLayer, role: str, owner: BuiltLayer, its_role: str
         needed, there = list(parameter.shape), list(weight.shape)
         stored = " stored in another order" if transposed else ""
         raise ShapeError(
-            f"the layer needs a {PARAMETER_NAMES.get(role, role)} {needed} of {dtype}, but "
-            f"{weight.name} is {there} of {weight.dtype}{stored}",
+            f"a layer that shares {weight.name}, {there} of {weight.dtype}{stored}, cannot need "
+            f"{needed} of {dtype}",
             where=where,
-            cure="use layers of the same shape, dtype and layout",
+            cure="share only between layers whose parameters have one shape, dtype and layout",
         )

@@ -107,7 +107,7 @@ def _read(builder: GraphBuilder, spec: ModelSpec, loss: LossSpec, made: Made, te
             where=where_of(spec.layers[-1]),
             cure=f"add 'of: {last}.1' (or another output) to the loss",
         )
-    output = _in_fp32(builder, spec, loss.of or last, made, where, "of:")
+    output = _in_fp32(builder, spec, loss.of or last, made, where, "the loss, of:")
     plan = primitive.plan(options, builder.tensors[output], where)
     if plan is None:
         if loss.target is not None:
@@ -138,7 +138,9 @@ def tensor_named(word: str, made: Made, where: str, what: str) -> str:
     """The tensor of ``layer``, or of ``layer.number`` of one with several; ShapeError where there is none."""
     name, _, number = word.partition(".")
     if name not in made:
-        raise ShapeError(f"{what} '{word}' is not an earlier layer", where=where, cure=suggestion(name, made))
+        raise ShapeError(
+            f"{what} '{word}' is not an earlier layer", where=where, cure=suggestion(name, made)
+        )
     tensors = made[name]
     if number and not (number.isascii() and number.isdigit() and int(number) < len(tensors)):
         message = f"'{word}' is not an output: layer {name} has {len(tensors)} outputs"

@@ -72,9 +72,9 @@ def by_name(given: Any, names: Sequence[str], where: str) -> dict[str, Array]:
         named = {} if given is None else {"one": given}
     if named.keys() != set(names):
         raise InputError(
-            f"the model needs {_listed(names)}, but the data has {_listed(sorted(map(str, named)))}",
+            f"the model needs the arrays {_listed(names)}; the data has {_listed(sorted(map(str, named)))}",
             where=where,
-            cure="pass one array for each, in a tuple or by name",
+            cure="pass one array for each name, in this order in a tuple, or in a dictionary",
         )
     return {name: np.asarray(named[name]) for name in names}
 
@@ -141,7 +141,8 @@ def own_samples(
         return _named_samples(arrays, where, fed, targets)
     if train is None:
         raise InputError(
-            f"x or y is missing; the file has {', '.join(sorted(arrays)) or 'no arrays'}",
+            f"{' and '.join(sorted({'x', 'y'} - arrays.keys())) or 'x'} is missing; the file has "
+            f"{', '.join(sorted(arrays)) or 'no arrays'}",
             where=where,
             cure="store training data in x and y, and optionally test data in x_test and y_test",
         )

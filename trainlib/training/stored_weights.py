@@ -53,7 +53,7 @@ def scales_of(layer: BuiltLayer, of_model: str | None) -> dict[str, tuple[int, .
         trained = [PARAMETER_NAMES.get(role, role) for role in layer.trained if role in weights]
         if trained:
             raise ConfigError(
-                f"{key} needs frozen weights, but {', '.join(trained)} of the layer is trained",
+                f"{key} is only for frozen weights, but {', '.join(trained)} of this layer is trained",
                 where=where,
                 cure="add 'trainable: false' or an adapter, or remove 'frozen_weights'",
             )

@@ -45,10 +45,10 @@ def samples_of(spec: ModelSpec, given: Samples | None = None) -> Samples | None:
     wanted = 1 if spec.input_classes else 2
     if len(spec.input_shape) != wanted:
         raise ShapeError(
-            f"dataset: sequences needs an input of shape {'[L]' if wanted == 1 else '[L, C]'}, not "
-            f"{list(spec.input_shape)}",
+            f"the dataset 'sequences' needs inputs [length{', channels' * (wanted - 1)}], "
+            f"not {list(spec.input_shape)}",
             where=spec.where,
-            cure="use another input shape, or dataset: random",
+            cure="change the input shape, or set dataset: random",
         )
     return sequences(spec.input_shape, SEQUENCE_CLASSES, spec.input_classes)
 

@@ -39,7 +39,7 @@ def options_by_weight(
         twice = next((name for name in members if name in owner), None)
         if twice is not None:
             raise ConfigError(
-                f"'{twice}' is in two groups; the other is at {owner[twice]}",
+                f"'{twice}' is in this group of parameters and in that of {owner[twice]}",
                 where=where,
                 cure=f"name '{twice}' in one group only",
             )

@@ -62,7 +62,7 @@ def with_variant(op: Op, name: str) -> Op:
     variants = variants_of(op)
     if not variants:
         raise InputError(
-            "the op has only one implementation, so none can be chosen",
+            "the variant cannot be chosen for this op alone",
             where=op.name,
             cure=_before_the_graph(op),
         )

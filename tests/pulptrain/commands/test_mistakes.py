@@ -87,13 +87,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (
             "run pulp-open tutorial-cnn",
-            "pulptrain run: the SoC 'pulp-open' needs --soc",
+            "pulptrain run: 'pulp-open' is a SoC, not a model: a SoC must be given with --soc",
             "pulptrain run tutorial-cnn --soc pulp-open",
         ),
         (
             "run simple-mlp tutorial-cnn",
-            "pulptrain run: unexpected word 'tutorial-cnn'",
-            "put a text with spaces in quotes; see `pulptrain run -h`",
+            "pulptrain run: unexpected argument 'tutorial-cnn'",
+            "remove it, or put a value with spaces in quotes; see `pulptrain run -h`",
         ),
         (
             "run pulp-open",
@@ -103,7 +103,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "run simple-mlp --soc simple-mlp",
             "'simple-mlp' is a model, not a SoC",
-            "use --soc with a SoC (`pulptrain list socs`); the model follows the command",
+            "use --soc with a SoC (`pulptrain list socs`), and write the model after the command",
         ),
         (
             "zebra a b",
@@ -164,7 +164,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "run simple-mlp --kernel mm=fc1.FW",
-            "simple-mlp: 'mm' is neither an op nor a step with a choice of kernels",
+            "simple-mlp: --kernel mm=fc1.FW: no op or step that can choose its kernel has this name",
             "write the op first: --kernel fc1.FW=mm",
         ),
         (
@@ -273,7 +273,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "run ctc.yaml",
             "ctc.yaml:3: ctc sums over all alignments in time, which is not supported",
-            "use cross_entropy with labels: hard, with one aligned label per time step",
+            "use cross_entropy with the option labels: hard, and one aligned label per time step",
         ),
         ("run both.yaml", "both.yaml:4: the model has both 'loss' and 'losses'", "use one of the two"),
         (
@@ -284,8 +284,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "run small.yaml --loss mse",
-            "--loss: small.yaml already specifies 'loss', so --loss does not apply",
-            "set 'loss:' in the file, or use the option with a PyTorch module or an ONNX file",
+            "--loss: small.yaml already specifies 'loss', so --loss cannot be used",
+            "remove --loss; in a YAML file set 'loss:'",
         ),
         ("run group.yaml", "group.yaml:4: unknown layer 'fcc'", "use 'fc'"),
         (

@@ -68,7 +68,7 @@ def test_a_wrong_number_of_mini_batches_is_caught(tmp_path: Path, capsys: pytest
     assert row["status"] == "wrong"
     assert "is off by" in row["reason"] or "loss" in row["reason"]
     (row,) = replayed(capsys, 2, case, "--accumulate", "3")
-    assert "cannot be divided into updates of" in row["reason"]
+    assert "mini-batches are stored, but an update takes" in row["reason"]
 
 
 def with_outputs(case: Path, **changed: Any) -> None:

@@ -92,7 +92,7 @@ def test_targets_may_be_numbers_of_the_shape_the_loss_wants(folder: Path) -> Non
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda a: a.pop("y"), "x or y is missing; the file has"),
+        (lambda a: a.pop("y"), "y is missing; the file has"),
         (lambda a: a.pop("y_test"), "x_test or y_test is missing"),
         (lambda a: a.update(z=a["x"]), "unknown array 'z'"),
         (lambda a: a.update(x=a["x"][:, :3]), r"the network needs 4"),
@@ -154,7 +154,7 @@ def test_sequences_are_the_same_every_time_and_of_every_class() -> None:
 
 
 def test_sequences_of_images_are_refused() -> None:
-    with pytest.raises(pt.PulptrainError, match="sequences needs an input of shape"):
+    with pytest.raises(pt.PulptrainError, match="the dataset 'sequences' needs inputs"):
         pt.run(
             pt.Sequential(
                 pt.Flatten(),

@@ -117,7 +117,12 @@ def line_of(path: Path, text: str) -> int:
         ("variant: dma", "variant: none", "kernel: mm_M", "does not use a matmul kernel in variant none"),
         ("variant: dma", "im2col: gpu", "im2col: gpu", "unknown variant 'gpu'"),
         ("variant: dma", "variant: dma\n    im2col: dma", "im2col: dma", "and 'variant' mean the same"),
-        ("tile: {d0: 4}", "variant: dma\n    tile: {d0: 4}", None, "the op has only one implementation"),
+        (
+            "tile: {d0: 4}",
+            "variant: dma\n    tile: {d0: 4}",
+            None,
+            "the variant cannot be chosen for this op alone",
+        ),
         ("{d0: 4}", "{d0: 5}", "{d0: 5}", "use 1 to 4"),
         ("{d0: 4}", "{zz: 4}", "{zz: 4}", "the op has no tile dimension 'zz'"),
         ("{d0: 4}", "{d0: 0}", "{d0: 0}", "must be 1 or more"),

@@ -190,7 +190,7 @@ def test_a_mixed_pixel_has_the_mean_colour_and_gaps_are_white() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"window": (50, 50)}, "window from cycle 50 to 50 is empty"),
+        ({"window": (50, 50)}, "window from cycle 50 to 50 is not valid"),
         ({"window": (-5, 50)}, "window from cycle -5"),
         ({"colour_by": "taste"}, "colour_by: unknown value 'taste'"),
     ],

@@ -74,7 +74,7 @@ def test_a_user_kernel_stays_out_of_the_shipped_library(files: Path) -> None:
             "start..stopp",
             "mine.yaml:15: unknown name 'stopp' in the kernel file",
         ),
-        ("mine.yaml", "L:B(k,j)", "L:D(k,j)", "mine.yaml:15: D with 2 indices does not match 'arrays'"),
+        ("mine.yaml", "L:B(k,j)", "L:D(k,j)", "mine.yaml:15: 'arrays' does not declare D with 2 indices"),
         ("mine.yaml", "nest: |", "nests: |", "mine.yaml:14: unknown key 'nests'"),
         ("mine.yaml", "kernel: mine", "kernel: other", "mine.yaml:1: 'kernel' is 'other'"),
         ("mine.yaml", "use: mm", "use: mm_4x4", "'fallback' names an unknown kernel 'mm_4x4'"),

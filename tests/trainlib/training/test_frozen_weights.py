@@ -119,10 +119,10 @@ def test_own_values_are_stored_as_the_model_says(tmp_path: Path) -> None:
         (
             changed(NET, "last", INT8),
             "",
-            r"form\.yaml:14: .*int8 needs frozen weights, but weight of the layer is trained",
+            r"form\.yaml:14: .*int8 is only for frozen weights, but weight of this layer is trained",
         ),
         (changed(NET, "frozen", INT8), "train: [frozen]", r"but the layer has"),
-        (changed(NET, "last", INT8), "train: [last]", r"weight of the layer is trained"),
+        (changed(NET, "last", INT8), "train: [last]", r"weight of this layer is trained"),
         (
             changed(NET, "act", INT8),
             "",
@@ -141,7 +141,7 @@ def test_own_values_are_stored_as_the_model_says(tmp_path: Path) -> None:
                 "{name: last, type: linear, out_features: 32, weights_of: frozen}",
             ),
             "",
-            r"needs a weight .* of float32, but frozen.weight is .* of int8",
+            r"shares frozen.weight, .* of int8, cannot need .* of float32",
         ),
     ],
 )

@@ -111,7 +111,7 @@ def test_more_inputs_change_nothing_of_what_one_is_fed(tmp_path: Path) -> None:
         (("input: {shape: [4]}", "inputs: {}"), 2, "is empty"),
         (("input: {shape: [4]}", "inputs: {a b: {shape: [4]}}"), 2, "'a b' is not a valid name"),
         (("name: hidden", "name: input"), 5, "and an input of the model have the same name"),
-        (("of: pupil", "of: pupli"), 3, "of: 'pupli' is not an earlier layer"),
+        (("of: pupil", "of: pupli"), 3, "the loss, of: 'pupli' is not an earlier layer"),
         (("target: input", "target: hidden"), 3, r"the target hidden has shape \[5\] and dtype float32"),
         (("target: input", "target: input, label: y"), 3, "both a 'target' and a 'label'"),
         (("target: input", "label: input"), 3, "label 'input' and an input of the model have the same name"),

@@ -142,7 +142,10 @@ def test_a_group_has_its_own_options_and_the_rest_those_of_the_section(tmp_path:
             "layer 'act' of the parameter group has no parameters",
         ),
         ("groups: [{parameters: [fc1.bia], weight_decay: 0.1}]", "unknown parameter 'fc1.bia'"),
-        ("groups: [{layers: [fc1]}, {parameters: ['*.bias']}]", "'fc1.bias' is in two groups"),
+        (
+            "groups: [{layers: [fc1]}, {parameters: ['*.bias']}]",
+            "'fc1.bias' is in this group of parameters and in that of",
+        ),
         ("groups: [{weight_decay: 0.1}]", "names no layers and no parameters"),
         ("groups: [{layers: [fc1], clip_norm: 0.1}]", "'clip_norm' must be the same for all groups"),
         ("groups: [{layers: [fc1], decay: 0.1}]", "unknown key 'decay'"),

@@ -314,7 +314,7 @@ def test_any_mixture_of_forms_agrees_with_torch(
         (
             changed(CNN, "fc", "trainable: [bias]"),
             "",
-            r"form\.yaml:18: .*together, so 'weight' must be trained",
+            r"form\.yaml:18: .*parameters, so 'weight' must be trained",
         ),
         (changed(CNN, "fc", "trainable: 3"), "", r"form\.yaml:18: .*trainable"),
         (
