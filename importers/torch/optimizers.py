@@ -196,7 +196,7 @@ def _schedule(torch: Any, given: Any, optimizer: Any) -> Any:
         )
     if isinstance(given, plateau) and given.last_epoch:
         raise UnsupportedLayerError(
-            f"the ReduceLROnPlateau has made {given.last_epoch} steps; a run needs a new one",
+            f"the ReduceLROnPlateau has stepped {given.last_epoch} times; a run needs a new one",
             where=SCHEDULE,
             cure="create a new ReduceLROnPlateau",
         )

@@ -88,7 +88,7 @@ def _refuse_extra_words(ctx: Any, words: Sequence[str], typed: Sequence[str]) ->
         others = [word for word in typed if word != socs[0]]
         cure = shlex.join(["pulptrain", str(name), *others, "--soc", socs[0]])
         raise InputError(
-            f"{socs[0]!r} is a SoC, not a model: a SoC must be given with --soc",
+            f"{socs[0]!r} is a SoC, not a model, and needs --soc",
             where=f"pulptrain {name}",
             cure=cure,
         )

@@ -84,7 +84,7 @@ class EveryIteration:
                 for item in [*due, *executor.ended]
                 if executor.ended.count(item) != 1 or item not in due
             ]
-            self._add(name, f"the op ran several times, or not at all, in {self._iteration}")
+            self._add(name, f"the op ran never or several times in {self._iteration}")
         self._kept |= executor.written
         if executor.schedule is not self._machine.mini.schedule:
             return

@@ -191,8 +191,8 @@ LISTED: tuple[tuple[str, str, str, str, dict[str, Any]], ...] = (
     (
         "batch norm: new mean instead of step",
         NORM,
-        "(new.sum(axis=1) / averaged - old)",
-        "new.sum(axis=1) / averaged",
+        "(_total(new) / averaged - old)",
+        "_total(new) / averaged",
         _image("batch_norm"),
     ),
     (

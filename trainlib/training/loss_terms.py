@@ -138,9 +138,7 @@ def tensor_named(word: str, made: Made, where: str, what: str) -> str:
     """The tensor of ``layer``, or of ``layer.number`` of one with several; ShapeError where there is none."""
     name, _, number = word.partition(".")
     if name not in made:
-        raise ShapeError(
-            f"{what} '{word}' is not an earlier layer", where=where, cure=suggestion(name, made)
-        )
+        raise ShapeError(f"{what} '{word}' is not an earlier layer", where=where, cure=suggestion(name, made))
     tensors = made[name]
     if number and not (number.isascii() and number.isdigit() and int(number) < len(tensors)):
         message = f"'{word}' is not an output: layer {name} has {len(tensors)} outputs"

@@ -87,7 +87,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (
             "run pulp-open tutorial-cnn",
-            "pulptrain run: 'pulp-open' is a SoC, not a model: a SoC must be given with --soc",
+            "pulptrain run: 'pulp-open' is a SoC, not a model, and needs --soc",
             "pulptrain run tutorial-cnn --soc pulp-open",
         ),
         (

@@ -213,7 +213,7 @@ def test_a_model_as_published_is_tuned_and_run_as_such(
     assert ran["cycles"] == tuned["cycles"]
     published = {op["name"] for op in ran["ops"] if op["variant"] == "as-published"}
     assert published == {"sum.FW", "sum.IG", "dw.WG", "dw.IG", "dw.ACC"}
-    assert "but this run has 'block' with another batch" in refused(
+    assert "with a different batch, dtype or layers than in this run" in refused(
         capsys, "run", "block.yaml", *SIMPLE, "--schedule", "schedule.yaml"
     )
     one = printed(capsys, "run", "block.yaml", *SIMPLE, "--variant", "dw.WG=as-published")

@@ -9,7 +9,7 @@ from itertools import takewhile
 from math import prod
 from typing import Protocol
 
-from configs.dtypes import DType
+from configs.dtypes import DType, dtype_of
 from trainlib.ir.access import Index
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import (
@@ -27,6 +27,7 @@ from trainlib.ir.steps import (
 from trainlib.primitives.definition import Shape
 from trainlib.primitives.lowering.boxes import leading_extents, sizes_of
 from trainlib.primitives.lowering.calls import BATCH, box
+from trainlib.primitives.lowering.dequantised import WEIGHTS_IN, is_stored
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 Axes = tuple[str, ...]
@@ -133,8 +134,9 @@ class Area:
         return tuple(prod(self.shape(*group)) for group in self.form.scratch[role])
 
     def dtype_of(self, role: str) -> DType:
-        """That of a tensor."""
-        return self.tensors[self.op[role]].dtype
+        """That of a tensor; of a weight in 8 bits that of the numbers a tile converts it to."""
+        tensor = self.tensors[self.op[role]]
+        return dtype_of(self.op.attributes[WEIGHTS_IN]) if is_stored(tensor) else tensor.dtype
 
     def box(self, role: str) -> Operand:
         """The box of a tensor."""
