@@ -17,7 +17,7 @@ from typing import Any
 
 import pulptrain as pt
 from configs.library import list_names
-from tools.pages.page import ROOT, Page, table
+from tools.pages.page import ROOT, Page, golden, older_than_today, table
 from traces.critical.path import path_lines
 
 STORE = ROOT / "docs" / "what-if.json"
@@ -107,7 +107,19 @@ def verified() -> str:
         )
         for row, name, predicted, simulated, error in counted()
     ]
-    return table(("run", "what if", "cycles", "predicted gain", "simulated gain", "error"), rows)
+    titles = ("run", "what if", "cycles", "predicted gain", "simulated gain", "error")
+    return older_than_today(older()) + table(titles, rows)
+
+
+def older() -> dict[str, float]:
+    """Today's cycles over those of rows, less 1, by model, where they differ; of the default run."""
+    figures = golden()
+    changes = {
+        row["model"]: figures[row["model"]]["default_l2"]["cycles"] / row["cycles"] - 1
+        for row in stored()
+        if row["way"] == "double"
+    }
+    return {model: change for model, change in changes.items() if change}
 
 
 def _percent(share: float) -> str:
