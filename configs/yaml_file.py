@@ -77,7 +77,7 @@ class Node(Struct, frozen=True, array_like=True):
             return f"the text '{shortened(self.value)}'"
         if self.value is None:
             return "empty"
-        return "a list" if isinstance(self.value, Sequence) else f"the value {shortened(str(self.value))}"
+        return "a list" if isinstance(self.value, Sequence) else shortened(str(self.value))
 
     def plain(self) -> Any:
         """Return the value as plain dicts, lists and scalars."""

@@ -69,7 +69,7 @@ def trainlib_of(text: str) -> str | None:
     kind, _, path = text.partition("=")
     if kind != "trainlib" or not path:
         raise InputError(
-            f"unknown kernel library {text!r}", where="--kernel-library", cure="use ours or trainlib=PATH"
+            f"unknown kernel library {text!r}", where="--kernel-library", cure="use 'ours' or trainlib=PATH"
         )
     return check_trainlib(path)
 

@@ -97,7 +97,7 @@ def _check(names: Iterable[str], functions: Mapping[str, object], where: str) ->
     if missing:
         more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
         raise InputError(
-            f"the linker map belongs to another program, without {', '.join(missing[:MOST_NAMED])}{more}",
+            f"the linker map is of another program: it lacks {', '.join(missing[:MOST_NAMED])}{more}",
             where=where,
             cure=CURE,
         )

@@ -152,7 +152,7 @@ def open_source(model: str, settings: Settings, folder: Path | None = None) -> M
             return ModelSource(spec_of(training.phases.mini_batch), words, training, values=values)
     if rate is not None:
         raise InputError(
-            f"{model} is not a training graph, so --learning-rate does not apply",
+            f"{model} is not an ONNX training graph, so --learning-rate cannot be used",
             where="--learning-rate",
             cure="set 'learning_rate:' in the model file, or use --optimizer",
         )

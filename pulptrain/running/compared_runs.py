@@ -26,7 +26,7 @@ def compare_runs(
         if isinstance(run, Path) and not run.exists():
             refuse_others(str(run), RUN, "compare")
             cure = "use a run folder (`pulptrain run MODEL --out DIR`), or a file of measured cycles"
-            raise InputError(f"the file or folder {run} does not exist", where="compare", cure=cure)
+            raise InputError(f"the file or folder '{run}' does not exist", where="compare", cure=cure)
     logs = [run for run in runs if isinstance(run, Path) and run.is_file()]
     if logs and (len(runs) != 2 or runs[1] is not logs[0]):
         raise InputError(

@@ -232,7 +232,7 @@ def _check_memory(spec: ModelSpec, phases: TrainingPhases) -> None:
     for key, name, known, what in named:
         if name not in known:
             cure = suggestion(name, known)
-            raise ConfigError(f"{key!r} names {name}, which is not {what}", where=spec.where, cure=cure)
+            raise ConfigError(f"{key!r} names {name!r}, which is not {what}", where=spec.where, cure=cure)
 
 
 def _as_given(model: str | ModelSpec, settings: Settings, file: TunedSchedule | None) -> Given:

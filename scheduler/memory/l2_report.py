@@ -51,7 +51,7 @@ def too_small(
     names = [*(item.name for item in graph.ops), "the end"]
     what = "the tensors of the model"
     if op is not None:
-        what = f"op {names[op]}, even with all tensors that it does not use in L3"
+        what = f"op {names[op]}, even with all tensors in L3 that the op does not use"
     return DoesNotFitError(
         level,
         required_bytes,

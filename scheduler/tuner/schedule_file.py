@@ -212,7 +212,7 @@ def check_resident(file: TunedSchedule, program: str, graph: TrainingGraph) -> N
         if unknown:
             name, names = unknown[0]
             raise ConfigError(
-                f"{graph.name} has no tensor or op {name!r}, which 'resident' names",
+                f"'resident' names {name!r}, but model {graph.name} has no such tensor or op",
                 where=file.where("resident"),
                 cure=suggestion(name, names),
             )

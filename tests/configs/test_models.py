@@ -123,8 +123,8 @@ def test_layers_know_their_lines(tmp_path):
         ("[3]", "[-3]", 4, "item 1 of 'shape'"),
         ("[3]", "3", 4, "must be a list"),
         ("{shape: [3]}", "[3]", 4, "'input' must be a mapping, not a list"),
-        ("loss: mse", "loss: mse\nbatch: 0", 7, "'batch' of the model is the value 0"),
-        ("type: relu", "type: relu, trainable: 3", 10, "'trainable' of layer 'act' (relu) is the value 3"),
+        ("loss: mse", "loss: mse\nbatch: 0", 7, "'batch' of the model is 0"),
+        ("type: relu", "type: relu, trainable: 3", 10, "'trainable' of layer 'act' (relu) is 3"),
         ("loss: mse\n", "", 1, "the model has no 'loss'"),
         (
             "description: d",

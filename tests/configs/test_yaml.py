@@ -63,7 +63,7 @@ def test_mistakes_name_file_and_line(text, line, message):
 
 def test_wrong_kind_of_node():
     root = parse_yaml("a: 5\nb: [1]\n", "f.yaml")
-    with pytest.raises(ConfigError, match=r"f\.yaml:1: 'a' must be a mapping, not the value 5"):
+    with pytest.raises(ConfigError, match=r"f\.yaml:1: 'a' must be a mapping, not 5"):
         root.mapping("top")["a"].mapping("'a'")
     with pytest.raises(ConfigError, match=r"f\.yaml:1: top must be a list, not a mapping"):
         root.sequence("top")

@@ -144,7 +144,7 @@ def test_a_kernel_that_the_master_runs_alone_is_not_forked() -> None:
         (
             lines("conv1_FW", "mm", "pt_fork"),
             ["--icache", "cold", "--form", "readable"],
-            "the linker map belongs to another program, without fc1_FW, ",
+            "the linker map is of another program: it lacks fc1_FW, ",
         ),
         (lines("conv1_FW"), ["--icache", "warm"], "--icache steady"),
         (None, ["--icache", "cold"], "the file does not exist"),

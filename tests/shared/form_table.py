@@ -216,7 +216,7 @@ MEMORIES: dict[str, Memory] = {
 REFUSED = {
     "biases alone": "refused 2: .*computes the gradients of all its parameters, so 'weight' must be trained",
     "immediate and clipped": "refused 2: .*'immediate' changes weights .* 'clip_norm' needs",
-    "a very small L2": "refused 3: .*L2 .* for op loss.LOSS, even with all tensors .* in L3: 1300 B required",
+    "a very small L2": "refused 3: .*L2 .* for op loss.LOSS, even with all tensors in L3 .*: 1300 B required",
 }
 """Forms that are refused wherever tensors lie, and a memory too small for a batch of some."""
 

@@ -215,7 +215,7 @@ class Expander:
             raise ConfigError(
                 f"a core would execute more than {MOST_EXECUTED:.0e} instructions, the limit",
                 where=self.where,
-                cure="use smaller sizes, or fewer trips of the loops",
+                cure="use smaller sizes, or fewer loop iterations",
             )
         if body.reach * placed.largest_bytes > FARTHEST_BYTES:
             for _, _, offset_bytes, strides_bytes in _plan(body.skeleton, units_bytes):

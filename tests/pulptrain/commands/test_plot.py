@@ -141,7 +141,7 @@ def test_a_speed_up_adds_up_and_is_at_most_ideal_where_nothing_waits(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["8", "--width", "0in"], "--width: 0 in is not a valid size.*use 1in"),
+        (["8", "--width", "0in"], "--width: 0 in is not a valid size.*use 1 to 100in"),
         (["8", "--width", "3.5"], "--width"),
         (["8", "--width", "1in", "--font", "30pt"], "does not fit a chart"),
         *(

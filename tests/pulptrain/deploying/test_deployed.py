@@ -99,7 +99,7 @@ def test_an_earlier_export_is_replaced_whole(model: str) -> None:
         ("--out foreign", 2, "'foreign' exists already and pulptrain did not export it"),
         ("--out small.yaml", 2, "--out"),
         ("--out net --dtype fp8_e4m3", 2, "has no C source for dtype"),
-        ("--out net --arena 64B", 3, "use a larger --arena, or --l1 64B"),
+        ("--out net --arena 64B", 3, "or more, or --l1 64B"),
         ("--out net --arena much", 2, "--arena"),
         ("--out net --kernel-library trainlib=foreign", 2, "is not a PULP-TrainLib"),
         ("--out net --kernel-library mine", 2, "ours or trainlib=PATH"),

@@ -147,7 +147,7 @@ def test_an_exploration_goes_on_where_it_ended(folder: Path, capsys: pytest.Capt
         ("model: small.yaml", "model: {}", 3, "the model has no 'name'"),
         ("model: small.yaml", "model: [small]", 3, "'model' is a list"),
         ("settings: {fpus", "settings: {fpu", 4, "unknown key"),
-        ("dma.burst_bytes: 64", "kernel.cnv.FW: mm", 9, "'cnv.FW' is neither an op nor a step"),
+        ("dma.burst_bytes: 64", "kernel.cnv.FW: mm", 9, "cnv.FW=mm: no op or step"),
         ("dma.burst_bytes: 64", "tile.conv.FW: big", 9, "'big' in 'conv.FW=big' is not"),
     ],
 )

@@ -91,8 +91,10 @@ REFUSALS = {
         "optimizer": torch.optim.SGD(torch.nn.Linear(6, 3).parameters(), 0.1)
     },
     "the schedule belongs to another optimizer": _of_another_optimizer,
-    "already used for 1 losses": _plateau_under_way,
-    "a custom averaging function": lambda module: {"average": swa_utils.AveragedModel(module)},
+    "has stepped 1 times": _plateau_under_way,
+    "the averaging function of the AveragedModel": lambda module: {
+        "average": swa_utils.AveragedModel(module)
+    },
     "unknown learning-rate schedule 'cosin'": lambda module: {"lr_schedule": "cosin steps=3"},
 }
 

@@ -25,7 +25,7 @@ def test_a_home_in_the_model_file_is_that_of_the_option_and_the_option_goes_firs
 
 
 def test_a_home_of_no_tensor_is_refused_at_the_model() -> None:
-    with pytest.raises(ConfigError, match="'homes' names nothing"):
+    with pytest.raises(ConfigError, match="'homes' names 'nothing"):
         prepare(replace(load_model("simple-mlp"), homes={"nothing.out": "l3"}), Settings())
 
 
@@ -46,12 +46,12 @@ def test_what_a_model_streams_goes_through_so_many_bytes_and_its_home_is_l3(tmp_
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ({"streams": {"fc9.UPD": ("fc1.weight",)}}, "'streams' names fc9.UPD, which is not an op"),
+        ({"streams": {"fc9.UPD": ("fc1.weight",)}}, "'streams' names 'fc9.UPD', which is not an op"),
         (
             {"streams": {"fc1.UPD": ("fc2.weight",)}},
-            "'streams' names fc2.weight, which is not a tensor of fc1.UPD",
+            "'streams' names 'fc2.weight', which is not a tensor of fc1.UPD",
         ),
-        ({"slot_bytes": {"fc9.UPD": 64}}, "'slot_bytes' names fc9.UPD, which is not an op"),
+        ({"slot_bytes": {"fc9.UPD": 64}}, "'slot_bytes' names 'fc9.UPD', which is not an op"),
     ],
 )
 def test_what_it_streams_and_through_what_is_named_right(said: dict[str, Any], told: str) -> None:

@@ -74,9 +74,12 @@ def test_samples_in_tuples_or_by_name_are_the_same_samples(model: str) -> None:
     ("data", "message"),
     [
         ({**ARRAYS, "turned": ARRAYS["turned"][:3]}, "the arrays have different lengths: .*turned 3"),
-        ({name: ARRAYS[name] for name in ("left", "words", "label")}, "the model needs label, turned"),
+        (
+            {name: ARRAYS[name] for name in ("left", "words", "label")},
+            "the model needs the arrays label, turned",
+        ),
         ({**ARRAYS, "lable": ARRAYS["label"]}, "unknown array 'lable'"),
-        ([((ARRAYS["left"][0],), (1, ARRAYS["turned"][0]))], "the model needs left, words"),
+        ([((ARRAYS["left"][0],), (1, ARRAYS["turned"][0]))], "the model needs the arrays left, words"),
     ],
 )
 def test_data_that_do_not_fit_are_refused(model: str, data: Any, message: str) -> None:

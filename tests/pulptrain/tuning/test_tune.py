@@ -248,7 +248,7 @@ def test_what_is_said_of_an_op_holds_in_the_program_that_has_it(
     assert ops["conv.WG"]["kernel"] == "mm_M"
     assert ops["conv.FW"]["kernel"] == ""
     assert ops["conv.UPD"]["tile"]["d0"] == 2
-    assert "'conv.XX' is neither an op nor a step" in refused(
+    assert "no op or step that can choose its kernel has this name" in refused(
         capsys, "run", model, *SIMPLE, "--separate-update", "--kernel", "conv.XX=mm_M"
     )
 
@@ -394,7 +394,7 @@ def test_ctrl_c_leaves_a_schedule_that_runs(
         (["--start", "none.yaml"], "the file does not exist"),
         (["--tilings", "-1"], "--tilings"),
         (["--step-variants", "gpu"], "unknown variant 'gpu'"),
-        (["--variant", "FW=none"], "limit the choice of tune by --step-variants"),
+        (["--variant", "FW=none"], "use --step-variants with those to choose from"),
         (["--layout", "HCW"], "unknown layout 'HCW'"),
         (["--strategy", "paper", "--largest-tiles", "0"], "--largest-tiles"),
     ],

@@ -72,7 +72,7 @@ def test_no_action_is_made_of_a_program_that_is_too_large(monkeypatch: pytest.Mo
     monkeypatch.setattr(ProgramBuilder, "add_op", made)
     monkeypatch.setattr(host_memory, "ACTION_BYTES", 16 * MIB)  # as if there were thousands more
     with pytest.raises(
-        InputError, match=r"needs about .* actions .* MiB, .* DMA commands .*, but the limit is 1\.0 GiB"
+        InputError, match=r"needs about .* events .* MiB, .* DMA commands .*, but the limit is 1\.0 GiB"
     ) as no:
         run_model("digits-cnn")
     assert f"{HOST_MEMORY_VARIABLE}=" in str(no.value.cure)
@@ -93,7 +93,7 @@ def test_a_convolution_of_hundreds_of_thousands_of_tiles_is_refused_before_one_i
     timing = with_options(load_soc("pulp-open", "rtl"), l1="12KiB", l2="64MiB")
     monkeypatch.setenv(HOST_MEMORY_VARIABLE, "1GiB")
     monkeypatch.setattr(Tiler, "build", built)
-    with pytest.raises(InputError, match=r"needs about .* kernels .*, but the limit is 1\.0 GiB"):
+    with pytest.raises(InputError, match=r"needs about .* kernel calls .*, but the limit is 1\.0 GiB"):
         build_schedule(graph, timing, TeamCostModel(timing), ScheduleOptions(), use=use)
 
 
@@ -119,7 +119,7 @@ def test_every_part_is_charged_once() -> None:
     timing_only = host_memory_parts(graph, timing, HostUse(), size)
     all_of_it = host_memory_parts(graph, timing, HostUse(numbers=True, torch=True, beside=size), size)
     assert set(all_of_it) - set(timing_only) > {"PyTorch"}
-    assert all_of_it[f"{2 * size.actions:,} actions"] == 2 * timing_only[f"{size.actions:,} actions"]
+    assert all_of_it[f"{2 * size.actions:,} events"] == 2 * timing_only[f"{size.actions:,} events"]
 
 
 def test_a_run_without_a_trace_is_not_charged_for_one() -> None:
@@ -129,7 +129,7 @@ def test_a_run_without_a_trace_is_not_charged_for_one() -> None:
         host_memory_parts(graph, timing, HostUse(traced=each), size) for each in (False, True)
     )
     assert untraced.keys() == traced.keys()
-    for name, less in (("actions", 0.5), ("DMA commands", 0.4), ("kernels", 0.2)):
+    for name, less in (("events", 0.5), ("DMA commands", 0.4), ("kernel calls", 0.2)):
         part = next(part for part in traced if part.endswith(name))
         assert untraced[part] < less * traced[part]
 

@@ -192,4 +192,4 @@ def test_whole_ops_need_everything_at_once() -> None:
     assert whole_op(tiler, needed).l1_bytes == needed
     with pytest.raises(DoesNotFitError, match=f"{needed} B required") as raised:
         whole_op(tiler, needed - 1)
-    assert "cuts the op into tiles" in str(raised.value)
+    assert "allows smaller tiles" in str(raised.value)

@@ -175,7 +175,7 @@ def test_what_others_have_where_sqlite_keeps_a_part_of_a_cache_is_left_as_it_is(
     notes.write_text("notes")
     for make in (lambda: beside.write_text("notes"), lambda: beside.symlink_to(notes), beside.mkdir):
         make()
-        with pytest.raises(InputError, match="does not belong to a cache"):
+        with pytest.raises(InputError, match="is not part of a cache"):
             ResultCache(path)
         assert not path.exists()
         assert beside.is_dir() or beside.read_text() == "notes"

@@ -68,7 +68,7 @@ def test_equal_maps_give_equal_pictures_and_other_maps_other_ones(tmp_path: Path
 def test_nothing_to_draw_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no memory map"):
         draw_memory_map([], OPS, 300, CAPACITY, 10**8, tmp_path / "a.png")
-    with pytest.raises(InputError, match="empty"):
+    with pytest.raises(InputError, match="not valid"):
         draw_memory_map(BLOCKS, OPS, 300, CAPACITY, 10**8, tmp_path / "a.png", window=(5, 5))
 
 
