@@ -176,10 +176,10 @@ def test_a_mistake_at_the_top_of_a_file_hides_none_in_its_parameters(tmp_path):
         (
             HEAD + f"  g:\n    a: {LEAF}\n    b: 3\n",
             6,
-            ("parameter 'g.b' must be a mapping, not the value 3", "b: {value: 3}"),
+            ("parameter 'g.b' must be a mapping, not 3", "b: {value: 3}"),
         ),
         (HEAD + "  g: {}\n", 4, ("group 'g' is empty",)),
-        (HEAD + "  a: 3\n", 4, ("parameter 'a' must be a mapping, not the value 3",)),
+        (HEAD + "  a: 3\n", 4, ("parameter 'a' must be a mapping, not 3",)),
         (
             HEAD + "  a:\n    value: 1\n    unit: cycle\n    description: d\n    source: s\n",
             6,

@@ -95,7 +95,7 @@ def test_a_fallback_that_is_no_list(capsys: Capture) -> None:
         ("min(start + block, N)", "N * 99999999999999999999999", "the expression has a number above"),
         ("A(i,k)", "A(i*9999999999999999,k)", "B away from the first"),
         ("code_bytes: 556", "code_bytes: 5000000000", "'code_bytes' must be"),
-        ("kernel: k1", "fallback: [1, 2]\nkernel: k1", "a mapping is needed, not the value 1"),
+        ("kernel: k1", "fallback: [1, 2]\nkernel: k1", "a mapping is needed, not 1"),
         ("kernel: k1", "fallback:\n  - {when: '1', use: k1, cost: A}\nkernel: k1", "form a cycle"),
     ],
 )

@@ -149,7 +149,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "run simple-mlp --soc in-parameters.yaml",
-            "in-parameters.yaml:3: parameter 'cores' must be a mapping, not the value 4",
+            "in-parameters.yaml:3: parameter 'cores' must be a mapping, not 4",
             "write cores: {value: 4}",
         ),
         (

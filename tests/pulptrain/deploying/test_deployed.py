@@ -102,7 +102,7 @@ def test_an_earlier_export_is_replaced_whole(model: str) -> None:
         ("--out net --arena 64B", 3, "or more, or --l1 64B"),
         ("--out net --arena much", 2, "--arena"),
         ("--out net --kernel-library trainlib=foreign", 2, "is not a PULP-TrainLib"),
-        ("--out net --kernel-library mine", 2, "ours or trainlib=PATH"),
+        ("--out net --kernel-library mine", 2, "'ours' or trainlib=PATH"),
         ("--out net --iterations 0", 2, "the number of iterations is 0, but"),
         ("--out net --schedule other.yaml", 2, "other.yaml"),
         ("", 2, "--out"),
