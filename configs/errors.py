@@ -10,6 +10,14 @@ from msgspec.structs import asdict
 
 from configs.values import Struct
 
+REPORT = "report this as a defect, with your command"
+"""The cure of what no input may cause."""
+
+
+def install_cure(extra: str) -> str:
+    """The cure where a package is missing that an extra of pulptrain brings."""
+    return f"run `pip install 'pulptrain[{extra}]'`"
+
 
 class PulptrainError(Exception):
     """Base of all errors pulptrain raises on purpose.
@@ -40,7 +48,7 @@ class WrongNumbersError(PulptrainError):
 
     def __init__(self, message: str, *, where: str, outcome: Any = None) -> None:
         self.outcome = outcome
-        super().__init__(message, where=where, cure="report this as a defect, with your command")
+        super().__init__(message, where=where, cure=REPORT)
 
 
 class NotFiniteError(InputError):

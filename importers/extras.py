@@ -6,7 +6,7 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-from configs.errors import InputError
+from configs.errors import InputError, install_cure
 
 _NEEDED_FOR = {"onnx": "reading and writing ONNX files", "torch": "reading PyTorch modules"}
 
@@ -22,5 +22,5 @@ def require_extra(package: str, where: str | None = None) -> ModuleType:
         raise InputError(
             f"{_NEEDED_FOR[package]} needs the Python package {package}: {error}",
             where=where,
-            cure=f"run `pip install 'pulptrain[{package}]'`",
+            cure=install_cure(package),
         ) from None

@@ -10,6 +10,7 @@ from arch.pricing.code_caches import WARM
 from configs.errors import InputError
 from configs.values import Struct, replace
 from scheduler.addresses.plan_options import PlanOptions
+from scheduler.tiles.resident_tensors import SPAN
 from trainlib.ir.graph import TrainingGraph
 
 WHOLE_OPS = 0
@@ -78,8 +79,7 @@ def parse_resident(text: str) -> tuple[str, ...]:
         raise InputError(
             what if text.strip() else "the value is empty",
             where="--resident",
-            cure="use auto, off, or names of tensors: fc.weight, or fc.weight@fc.FW..fc.IG for the ops from "
-            "fc.FW to fc.IG only",
+            cure=f"use auto, off, or names of tensors: {SPAN}",
         )
     return names
 

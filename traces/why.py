@@ -13,6 +13,7 @@ from typing import Any
 from configs.errors import InputError
 from configs.values import Struct
 from traces.causes import CAUSES, bound_by
+from traces.csv_file import AGAIN
 from traces.text_table import COMMAND, Table, labelled, percent
 from traces.totals import collapsed, largest
 
@@ -121,7 +122,7 @@ def check_causes(summary: Summary, where: str = "summary.json") -> None:
         raise InputError(
             "the summary of the run lacks the causes of lost cycles",
             where=where,
-            cure="run `pulptrain run MODEL --out DIR` again",
+            cure=AGAIN,
         )
 
 

@@ -24,7 +24,7 @@ from typing import Any
 from arch.spec.isa import NestCall
 from arch.spec.program import Compute, Effect, Place
 from configs.dtypes import FP32, INT32, DType
-from configs.errors import ConfigError, InputError
+from configs.errors import REPORT, ConfigError, InputError
 from configs.values import Struct, replace
 from deploy.calls.generated import C_TYPES, Generated, dtype_at, generated
 from deploy.calls.products import in_lanes, products
@@ -285,8 +285,7 @@ def _made(call: Generated) -> CCall:
     name = call.kernel.name
     source = read_source(f"{name}.c", call.kernel.source)
     if _MADE.setdefault(name, source) != source:
-        cure = "report this as a defect, with your command"
-        raise ConfigError(f"deploy generated two different kernels with the name {name}", cure=cure)
+        raise ConfigError(f"deploy generated two different kernels with the name {name}", cure=REPORT)
 
     def argument(value: int | float | Varying | Place | tuple[float, ...]) -> Value:
         if isinstance(value, Place):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from configs.errors import InputError
+from configs.errors import REPORT, InputError
 from configs.values import Struct
 from scheduler.addresses.allocation import Allocation
 
@@ -99,7 +99,7 @@ class Buffers:
             if not inside:
                 raise InputError(
                     f"a bug of pulptrain: op {op_number} uses {level} at {address}, outside any buffer",
-                    cure="report this as a defect, with your command",
+                    cure=REPORT,
                 )
             result.append(inside[0])
         return result

@@ -22,7 +22,7 @@ from arch.spec.program import (
     UdmaStart,
     UdmaWait,
 )
-from configs.errors import InputError
+from configs.errors import REPORT, InputError
 from configs.values import Struct
 from deploy.calls.call import CCall, Pointer, Table
 from scheduler.programs.rolling import Node, rolled
@@ -197,7 +197,7 @@ class Statements:
                 op = self._by_work[action.work.op, action.work.step]
                 return [self._call_statement(action, call) for call in self._call(action, op)]
         what = f"op {action.work.op} has a {type(action).__name__}, which cannot be exported as C"
-        raise InputError(what, cure="report this as a defect, with your command")
+        raise InputError(what, cure=REPORT)
 
     def _call_statement(self, action: Compute, call: CCall) -> Statement:
         self.kernels.setdefault(call.kernel)

@@ -136,7 +136,7 @@ def deploy(run: Run, folder: Path, arena_bytes: int | None = None, trainlib: str
             arena_bytes,
             where="--arena",
             what=f"the tiles of model {summary['model']}",
-            cure=f"use --arena {needed} or more, or --l1 {arena_bytes}B to choose smaller tiles",
+            cure=f"use --arena {needed}B or more, or --l1 {arena_bytes}B to choose smaller tiles",
         )
     exported = summary["cycles"]
     if outcome.schedule.options.codegen != EXPORTED:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from configs.errors import ConfigError, DoesNotFitError, InputError, PulptrainError
+from configs.errors import ConfigError, DoesNotFitError, InputError, PulptrainError, install_cure
 from configs.limits import size_text
 from configs.model_file import ModelSpec
 from configs.suggest import check_known
@@ -546,7 +546,7 @@ def check_solver() -> None:
         raise InputError(
             "the Python package OR-Tools is not installed",
             where="pulptrain fit",
-            cure="run `pip install 'pulptrain[solver]'`",
+            cure=install_cure("solver"),
         )
 
 

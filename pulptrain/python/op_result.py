@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from shutil import get_terminal_size
 from typing import Any
 
-from configs.errors import InputError
+from configs.errors import InputError, install_cure
 from traces.files.json_text import json_text
 from traces.report import totals_table
 from traces.text_table import first_line_repr
@@ -197,5 +197,5 @@ def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
     try:
         import pandas  # optional, and slow to import
     except ImportError:
-        raise InputError("pandas is not installed", cure="run `pip install 'pulptrain[pandas]'`") from None
+        raise InputError("pandas is not installed", cure=install_cure("pandas")) from None
     return pandas.DataFrame([dict(row) for row in rows])

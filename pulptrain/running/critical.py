@@ -11,6 +11,7 @@ from arch.spec.timing import SocTiming
 from configs.errors import ConfigError, InputError
 from traces.critical.activities import Lags, WaitLags, graph_of
 from traces.critical.path import CriticalPath, critical_path
+from traces.csv_file import AGAIN
 from traces.events import Slice, TraceError
 from traces.metrics import check_tracks
 from traces.recorder import sorted_slices
@@ -38,8 +39,7 @@ def path_of(slices: Iterable[Slice], summary: Mapping[str, Any], where: str = "t
                 f"the critical path must cover all {cycles:,} cycles, but covers {path.cycles:,}"
             )
     except TraceError as error:
-        again = "run `pulptrain run MODEL --out DIR` again"
-        raise InputError(error.message, where=where, cure=again) from error
+        raise InputError(error.message, where=where, cure=AGAIN) from error
     return path
 
 

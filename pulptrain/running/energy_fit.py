@@ -14,6 +14,7 @@ from configs.units import parse_si
 from configs.values import replace
 from pulptrain.running.energy import activity_from
 from pulptrain.running.stored_run import read_summary
+from traces.csv_file import AGAIN
 
 GENERIC = "generic-22fdx"
 
@@ -50,7 +51,7 @@ def fitted_model(summary: Mapping[str, Any], folder: str, measured: str) -> Ener
         raise InputError(
             "the energy in the summary of the run is incomplete",
             where=folder,
-            cure="run `pulptrain run MODEL --out DIR` again",
+            cure=AGAIN,
         ) from None
     factor = factor_for(model, activity_from(summary, folder), point, joules)
     run = f"{summary['model']} on {summary['soc']} at {point.hz / 1e6:g} MHz, {point.vdd:g} V"

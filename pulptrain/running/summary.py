@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any
 
 from arch.spec.timing import SocTiming
-from configs.errors import PulptrainError
+from configs.errors import REPORT, PulptrainError
 from configs.grades import MEASURED
 from configs.version import VERSION
 from scheduler.options import BEST_DEPTH
@@ -30,7 +30,7 @@ def run_summary(
     """
     cycles = metrics.makespan_cycles
     if cycles <= 0:
-        raise PulptrainError("an iteration took no cycles", cure="report this as a defect, with your command")
+        raise PulptrainError("an iteration took no cycles", cure=REPORT)
     macs = sum(op.macs for op in plan.cuts)
     measured = {op.name: op for op in metrics.ops}
     return {

@@ -31,7 +31,7 @@ from arch.spec.program import (
     TeamTransfer,
     UdmaStart,
 )
-from configs.errors import PulptrainError
+from configs.errors import REPORT, PulptrainError
 from configs.values import Struct
 from scheduler.addresses.allocation import Allocation
 from scheduler.memory.memory_plan import MemoryPlan
@@ -410,4 +410,4 @@ def _refuse(
 
 
 def _defect(op: Op, what: str) -> IncompleteError:
-    return IncompleteError(what, where=f"op {op.name}", cure="report this as a defect, with your command")
+    return IncompleteError(what, where=f"op {op.name}", cure=REPORT)

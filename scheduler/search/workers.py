@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from configs import collector
-from configs.errors import InputError
+from configs.errors import InputError, install_cure
 from configs.values import Struct
 from scheduler.search.fingerprint import model_version
 
@@ -223,7 +223,7 @@ def _dask(address: str) -> Iterator[Workers]:
         raise InputError(
             "the Python package Dask is not installed",
             where="--executor",
-            cure="run `pip install 'pulptrain[cluster]'`",
+            cure=install_cure("cluster"),
         ) from None
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     try:

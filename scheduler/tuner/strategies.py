@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from configs.errors import InputError
+from configs.errors import InputError, install_cure
 from configs.suggest import check_known
 from configs.values import Struct, replace
 from scheduler.search.cache import ResultCache
@@ -279,7 +279,7 @@ def _optuna(search: OpSearch) -> Search:
         raise InputError(
             "the Python package optuna is not installed",
             where="--strategy optuna",
-            cure="run `pip install 'pulptrain[search]'`",
+            cure=install_cure("search"),
         ) from None
     if not search.candidates:
         return

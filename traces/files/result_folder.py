@@ -14,6 +14,7 @@ from typing import Any
 from configs.errors import InputError, cure_of
 from configs.files import TEMPORARY_PREFIX, check_folder, refuse_foreign, write_text
 from configs.limits import JSON_BYTES_PER_BYTE, check_file_size
+from traces.csv_file import AGAIN
 from traces.files.json_text import FORMAT, json_text, with_new_keys
 from traces.pictures.drawing import ENDINGS, is_our_picture
 
@@ -91,7 +92,7 @@ def check_format(content: Mapping[str, Any], path: Path) -> None:
         raise InputError(
             f"the file has the unknown format {number!r}; the installed pulptrain reads up to {FORMAT}",
             where=str(path),
-            cure="use a newer pulptrain, or run `pulptrain run MODEL --out DIR` again",
+            cure=f"use a newer pulptrain, or {AGAIN}",
         )
 
 

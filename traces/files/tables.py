@@ -10,14 +10,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from configs.errors import InputError
+from configs.errors import InputError, install_cure
 from configs.files import check_folder, replacing
 from configs.limits import require_host_memory
 from traces.csv_file import AGAIN, rows_of, whole_number
 from traces.events import COMPUTE, STALLS, Slice, Work
 from traces.recorder import sorted_slices
 
-_AGAIN = "run `pulptrain run MODEL --out DIR` again, and use its folder"
+_AGAIN = f"{AGAIN}, and use its folder"
 
 PARQUET_NAME = "trace.parquet"
 CSV_NAME = "trace.csv"
@@ -184,5 +184,5 @@ def _needs_pyarrow(path: Path) -> InputError:
     return InputError(
         "reading Parquet needs pyarrow, which is not installed",
         where=str(path),
-        cure="run `pip install 'pulptrain[tables]'`, or use the CSV table",
+        cure=f"{install_cure('tables')}, or use the CSV table",
     )

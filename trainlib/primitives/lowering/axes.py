@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, cached_property
 from itertools import takewhile
 from math import prod
+from types import MappingProxyType
 from typing import Protocol
 
 from configs.dtypes import DType, dtype_of
@@ -48,6 +49,9 @@ MOST_FORMS = 64
 
 At = Mapping[str, int]
 """An iteration of loops, counted from 0 in a tile."""
+
+NOWHERE: At = MappingProxyType({})
+"""Outside of all loops."""
 
 Groups = tuple[Axes, ...]
 """Dimensions of a scratch buffer, each the product of some."""

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from math import prod
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from trainlib.ir.steps import Array, KernelCall, part
 from trainlib.kernels.library import LIBRARY
 from trainlib.primitives.definition import Shape, Values
 from trainlib.primitives.formulas import wide
-from trainlib.primitives.lowering.axes import LAST, ONE, Area, At, Axes, AxesLowering, Form
+from trainlib.primitives.lowering.axes import LAST, NOWHERE, ONE, Area, At, Axes, AxesLowering, Form
 from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.lowering.pieces import TileBuilder
@@ -85,7 +84,7 @@ class Fork(Struct, frozen=True, dict=True):
         """Its buffers."""
         return self.arrays.values()
 
-    def run(self, area: Area, build: TileBuilder, at: At = MappingProxyType({})) -> None:
+    def run(self, area: Area, build: TileBuilder, at: At = NOWHERE) -> None:
         """The calls of a tile, or of an iteration of loops."""
         places = [at] if self.each is None else [{BATCH: sample} for sample in self.samples(area)]
         build.later(lambda: [self._call(area, build, place) for place in places])

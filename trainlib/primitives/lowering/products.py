@@ -6,17 +6,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from itertools import product
 from math import prod
-from types import MappingProxyType
 from typing import TypeAlias
 
 from configs.values import Struct, replace
 from trainlib.ir.steps import KernelCall
-from trainlib.primitives.lowering.axes import Area, At, Axes, AxesLowering, Form
+from trainlib.primitives.lowering.axes import NOWHERE, Area, At, Axes, AxesLowering, Form
 from trainlib.primitives.lowering.forks import Fork
 from trainlib.primitives.lowering.kernel_call import Piece
 from trainlib.primitives.lowering.pieces import TileBuilder
-
-NOWHERE: At = MappingProxyType({})
 
 
 class Product(Struct, frozen=True):
@@ -37,7 +34,6 @@ class Product(Struct, frozen=True):
     term: str = ""
     over: Axes = ()
     added: bool = False
-
     turned: str = ""
 
     def used(self, area: Area) -> Collection[str]:
