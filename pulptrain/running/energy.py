@@ -45,6 +45,16 @@ def chip_of(settings: Settings, timing: SocTiming) -> Chip:
     return model, OperatingPoint(model.voltage(vdd, hz), hz)
 
 
+def stored_energy(summary: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """The object `energy` of a summary. Raises `InputError`, at `where`, for a run without coefficients."""
+    energy: Mapping[str, Any] | None = summary.get("energy")
+    if energy is None:
+        note = str(summary.get("energy_note") or "the summary has no energy").partition(": ")[0]
+        cure = "repeat the run with coefficients, e.g. `pulptrain run MODEL --energy gap9 --out DIR`"
+        raise InputError(f"the energy of the run is unknown: {note}", where=where, cure=cure)
+    return energy
+
+
 def check_asked(settings: Settings) -> None:
     """Raise `ConfigError` for an energy model or a voltage that is wrong at any operating point."""
     if settings.energy is not None:
