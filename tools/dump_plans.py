@@ -28,7 +28,7 @@ from arch.pricing.team_cost_model import TeamCostModel
 from configs.errors import PulptrainError
 from configs.library import list_names
 from configs.values import Struct
-from pulptrain.given.settings import Settings, schedule_options, soc_timing
+from pulptrain.inputs.settings import Settings, schedule_options, soc_timing
 from pulptrain.running.session import model_of
 from scheduler.executor import Executor
 from scheduler.options import of_programs

@@ -14,7 +14,7 @@ import typer
 
 from configs.errors import InputError
 from pulptrain.commands import options
-from pulptrain.given.option import pair
+from pulptrain.inputs.option import pair
 from pulptrain.process.progress import telling
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from configs.errors import InputError
 from configs.limits import check_at_least_one
 from pulptrain.commands import options
 from pulptrain.commands.parameters import takes
-from pulptrain.given.option import ChipOptions
+from pulptrain.inputs.option import ChipOptions
 from pulptrain.process.progress import telling
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def command(
         check_at_least_one(mini_batches, "number of mini-batches per update", "--accumulate")
     with telling("looking for cases", show=not (quiet or as_json)) as teller:
         from pulptrain.foreign.replay import exit_code, find_cases, replay
-        from pulptrain.given.settings import Settings
+        from pulptrain.inputs.settings import Settings
 
         settings = Settings(**machine, seed=seed)
         cases, notes = find_cases(folders)

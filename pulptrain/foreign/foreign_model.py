@@ -14,7 +14,7 @@ from configs.limits import MOST_ELEMENTS
 from configs.model_file import ModelSpec
 from configs.values import Struct, replace
 from importers.training_text import parse_loss, parse_optimizer
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import RunOutcome
 from trainlib.ir.steps import Array
 

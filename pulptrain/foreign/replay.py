@@ -47,8 +47,8 @@ from pulptrain.foreign.golden_updates import (
     trained,
 )
 from pulptrain.foreign.goldens import Goldens, read_goldens
-from pulptrain.given.settings import Settings, code_start
-from pulptrain.given.what_it_is import refuse_others
+from pulptrain.inputs.settings import Settings, code_start
+from pulptrain.inputs.source_kind import refuse_others
 from pulptrain.running.graph_run import prepare_phases
 from pulptrain.running.machine import Machine
 from pulptrain.running.number_check import NumberCheck

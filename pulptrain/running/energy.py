@@ -14,7 +14,7 @@ from configs.energy_model import EnergyModel, load_energy, model_for
 from configs.errors import InputError
 from configs.library import list_names
 from configs.units import parse_si
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from traces.csv_file import AGAIN, write_rows
 
 ACTIVITY_NAME = "activity.csv"

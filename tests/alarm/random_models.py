@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from configs.errors import DoesNotFitError, InputError, PulptrainError
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running import number_check
 from pulptrain.running.session import prepare, run_prepared
 

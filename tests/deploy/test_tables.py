@@ -24,7 +24,7 @@ from configs.yaml_file import parse_yaml
 from deploy.calls.call import c_calls
 from deploy.project.network_files import programs_of
 from pulptrain.deploying.deployed import cycles_as_exported
-from pulptrain.given.settings import Settings, with_options
+from pulptrain.inputs.settings import Settings, with_options
 from pulptrain.running.session import prepare, run_model
 from scheduler.options import ScheduleOptions
 from scheduler.programs.rolling import runs_of

@@ -15,7 +15,7 @@ from arch.spec.program import Compute, DmaStart, UdmaStart
 from configs.errors import DoesNotFitError, InputError
 from configs.model_file import load_model
 from configs.values import replace
-from pulptrain.given.settings import Settings, with_options
+from pulptrain.inputs.settings import Settings, with_options
 from scheduler.addresses.allocation import PlanError
 from scheduler.executor import Executor
 from scheduler.memory.plan_check import check_program

@@ -21,7 +21,7 @@ from arch.spec.isa import NestCall
 from arch.spec.program import Compute
 from arch.spec.soc_config import READABLE
 from pulptrain.deploying.deployed import EXPORTED
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import prepare
 from tools.deployed.counted import execute
 from tools.pages.page import ROOT, table

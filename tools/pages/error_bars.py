@@ -12,7 +12,7 @@ import numpy as np
 
 from configs.library import list_names
 from configs.parameters import PROFILES
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import run_model
 from scheduler.validation.error_bars import shipped_table
 from tools.pages.page import Page, golden, table

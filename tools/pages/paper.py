@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 
 from arch.pricing.window_plan import START_OFFSETS_CYCLES, PricingWindow
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.kernel_cost import kernel_cost
 from scheduler.validation.rows import layer
 from scheduler.validation.rows.statistics import Result

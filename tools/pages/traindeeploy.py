@@ -24,7 +24,7 @@ from configs.parameters import load_parameters
 from configs.values import replace
 from pulptrain.fitting.fit_model import GAP, Fitting, sized
 from pulptrain.fitting.ways import Way, from_inputs
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import RunOutcome, prepare, run_model, settled
 from tools.pages.page import ROOT, Page, golden, table
 from trainlib.training.recompute import AGAIN

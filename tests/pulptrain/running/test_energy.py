@@ -13,7 +13,7 @@ import pytest
 
 import pulptrain as pt
 from pulptrain.__main__ import run
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from shared.kept_plans import run_model
 from shared.printed import printed, refused
 

@@ -17,7 +17,7 @@ from arch.spec.program import Compute, DmaStart, DmaWait
 from configs.errors import ConfigError, InputError
 from configs.values import replace
 from pulptrain.__main__ import run
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.primitive_run import run_primitive
 from scheduler.validation.rows import (
     dma,

@@ -16,7 +16,7 @@ from configs.limits import check_seed
 from configs.parameters import RTL, default_codegen
 from configs.values import replace
 from configs.yaml_file import read_text
-from pulptrain.given.option import ALL, MODEL_PREFIX, SCHEDULE, AllOptions, pair
+from pulptrain.inputs.option import ALL, MODEL_PREFIX, SCHEDULE, AllOptions, pair
 from scheduler.addresses.placement import parse_placement
 from scheduler.addresses.plan_options import PlanOptions, parse_homes
 from scheduler.options import ScheduleOptions, parse_buffers, parse_resident
