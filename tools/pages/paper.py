@@ -135,7 +135,15 @@ def layers() -> str:
             )
         )
     return table(
-        ("layer", "published", "ours", "error, 1 core", "error, 8 cores", "ours by start", "published is in this range"),
+        (
+            "layer",
+            "published",
+            "ours",
+            "error, 1 core",
+            "error, 8 cores",
+            "ours by start",
+            "published is in this range",
+        ),
         rows,
     )
 
@@ -211,9 +219,7 @@ def _cell_table(results: Sequence[Result]) -> str:
         percent = 1 if items[0].quiet else 3
         repeated = share_repeated_within(items, percent)
         worst = max(items, key=lambda item: item.regret_percent)
-        named = (
-            f"{worst.shape}: `{worst.chosen}`, `{worst.best}`" if worst.regret_percent > percent else ""
-        )
+        named = f"{worst.shape}: `{worst.chosen}`, `{worst.best}`" if worst.regret_percent > percent else ""
         codegen, count, fpus, conflicts = cell
         share = share_within(items, percent)
         rows.append(

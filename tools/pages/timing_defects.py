@@ -43,7 +43,8 @@ def seen() -> str:
             moved = f"{record['from_percent']:+.2f} -> {record['to_percent']:+.2f} %"
             where = f"`{DEFECTS[name].file}`"
             rows.append((name, where, record["figure"], moved, f"{_times(record):.1f}", record["figures"]))
-    return table(("defect", "file", "figure that moved farthest", "from -> to", "times its bound", "figures out"), rows)
+    titles = ("defect", "file", "figure that moved farthest", "from -> to", "times its bound", "figures out")
+    return table(titles, rows)
 
 
 def not_seen() -> str:
