@@ -44,7 +44,7 @@ FORK_INSTRUCTIONS = (3, 4)
 TITLE = "# Validation: predicted against measured cycles"
 
 QUESTION = """How far are predicted cycles from measured ones? This page shows it for every kind of kernel,
-layer, transfer and program that was measured. Read the first table; the others are evidence in detail. What to
+layer, transfer and program that was measured. Read the first table; the others are detailed evidence. What to
 expect for your own run: [error bars](error-bars.md).
 
 A *set* is a file of measurements (*rows*) of one kind: matmuls (`mm`), other loops, layer steps, transfers
@@ -63,7 +63,7 @@ READING = """Table columns:
 | bias | mean of the signed error |
 | noise | mean difference of two measurements of one case; a smaller error means nothing |
 | regret | cycles lost (in %) by the kernel predicted fastest, compared with the one measured fastest |
-| sets parameters | rows that [set parameters](#which-rows-set-parameters) of the model; the others only test it |
+| sets parameters | rows that [set parameters](#which-rows-set-parameters); the others only test the model |
 | not predicted | rows that the model cannot predict; they are not in the figures |
 
 The files are in `measured/`; its README describes how each was measured. For mm, loop, layer, tiled and
