@@ -30,6 +30,9 @@ COMPARED = 2
 ROUNDINGS = 4
 """Half last bits of the largest element by which a 16-bit tensor may differ: its inputs are rounded, too."""
 
+MOST = float(np.finfo(np.float32).max) / 2
+"""The largest room: an infinity never differs from a number by so little."""
+
 Values = Mapping[str, Array]
 
 
@@ -91,12 +94,13 @@ class Recorded:
                     room = 0.0
                 elif name in moved_by_elements:
                     before = now[moved_by_elements[name]].astype(np.float64)
-                    room = SHARE * _largest(values.astype(np.float64) - before)
+                    with np.errstate(invalid="ignore"):  # infinity less infinity
+                        room = SHARE * _largest(values.astype(np.float64) - before)
                     now[moved_by_elements[name]] = values
                 else:
                     room = self._room(name, values)
                 few = name in moved_by_elements and is_narrow(values.dtype)
-                rooms[name] = Room(max(room, rooms.get(name, EQUAL).size), few)
+                rooms[name] = Room(min(max(room, rooms.get(name, EQUAL).size), MOST), few)
         return rooms
 
     def _room(self, name: str, values: Array) -> float:
@@ -132,7 +136,9 @@ class Recorded:
 
 
 def _largest(values: Array) -> float:
-    return float(np.max(np.abs(widened(values)), initial=0))
+    """The size of the largest number among them; that of what is NaN or infinite has no last bit."""
+    sizes = np.abs(widened(values))
+    return float(np.max(sizes, initial=0, where=np.isfinite(sizes)))
 
 
 def _moved_by_elements(graphs: Sequence[TrainingGraph]) -> dict[str, str]:

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from shared.exported import exported, made, written
 from shared.tiers import sweep_nine_of_ten
 from tools.deployed.breaks import (
     BREAKS,
@@ -89,3 +91,40 @@ def test_a_seed_that_failed_does_the_same_again(built: Callable[[str], Path], tm
     again = [check(tmp_path / "net", f"SEEDS={seed}", "VERBOSE=1").stdout for _ in range(2)]
     assert again[0] == again[1]
     assert said(check(tmp_path / "net", f"SEEDS={seed}")) == first
+
+
+DIVERGES = """
+name: diverges
+input: {shape: [8]}
+loss: mse
+optimizer: {name: sgd, learning_rate: 1.0e+30}
+layers:
+  - {name: fc, type: linear, out_features: 6}
+  - {name: act, type: relu}
+  - {name: fc2, type: linear, out_features: 3}
+"""
+
+
+@pytest.mark.needs_gcc
+@pytest.mark.filterwarnings("error::RuntimeWarning:deploy")
+def test_what_the_simulator_has_infinite_or_nan_is_right_as_that_only(tmp_path: Path) -> None:
+    model = tmp_path / "model.yaml"
+    model.write_text(DIVERGES)
+    folder = written(exported(str(model)).project(), tmp_path / "net")
+    losses, values = folder / "data.c", folder / "expected.bin"
+    text, expected = losses.read_text(), np.frombuffer(values.read_bytes(), np.float32)
+    assert "INFINITY" in text
+    assert np.isnan(expected).any()
+    values.write_bytes(np.where(np.isnan(expected), -expected, expected).tobytes())  # NaN in other bits
+    ended = made(folder)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    for loss in ("NAN", "1.0f", "-INFINITY"):
+        losses.write_text(text.replace("    INFINITY,", f"    {loss},"))
+        assert "1 of 28 numbers and tensors wrong" in made(folder).stdout
+    losses.write_text(text)
+    number = next(place for place, value in enumerate(expected) if np.isinf(value))
+    for instead_of in (-expected[number], np.float32(1), np.float32(np.nan)):
+        other = expected.copy()
+        other[number] = instead_of
+        values.write_bytes(other.tobytes())
+        assert "fc2.FW fc2.out: WRONG, 1 of 3 elements wrong" in made(folder).stdout

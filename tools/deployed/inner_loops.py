@@ -4,8 +4,8 @@
 The C kernels are compiled by the command given (clang for riscv32; with F, as llvm-objdump 14 does not know
 Zfinx: -mcpu=generic_rv32+m+f+c -mabi=ilp32f), disassembled, and every loop without a
 loop in it is counted by instruction class; so are the innermost loops of the nests of the same names in
-`clang-rv32`, the codegen of that compiler without Xpulp. `--write` keeps the table in
-docs/deploy-loops.json, which docs/deploy.md shows.
+`clang-rv32`, the codegen of that compiler without Xpulp, without those that were read off this C. `--write`
+keeps the table in docs/deploy-loops.json, which docs/deploy-kernels.md shows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trainlib.kernels.nodes import CODES, Choice, Code, Counted, NestNode
 
 STORED = ROOT / "docs" / "deploy-loops.json"
 
-CODEGEN = "clang-rv32"
+CODEGEN, OF_C = "clang-rv32", "export-rv32"
 
 CLASSES: tuple[tuple[str, str], ...] = (
     ("F", r"fn?m(add|sub)\.s"),
@@ -120,9 +120,12 @@ def rows(compiled: dict[str, list[Instruction]]) -> Iterator[dict[str, Any]]:
     letter_of = {op: letter for letter, op in reversed(CODES.items())}
     own = set(LIBRARY.kernel_names(CODEGEN))
     for name in sorted(own & compiled.keys()):
+        kernel = LIBRARY.kernel(CODEGEN, name, False)
+        if f"/{OF_C}/" in kernel.where:
+            continue
         in_c = [counts(item.letter for item in loop) for loop in innermost(compiled[name])]
         seen: list[Counter[str]] = []
-        for loop in loops_of_nest(LIBRARY.kernel(CODEGEN, name, False).expander.nest.body):
+        for loop in loops_of_nest(kernel.expander.nest.body):
             nest = counts(letter_of[item.instruction.op] for item in loop)
             if nest in seen:
                 continue
