@@ -95,10 +95,10 @@ def in_short() -> str:
         for items in ([item for item, _ in pairs], [item for _, item in pairs if item is not None])
     )
     return (
-        f"{len(pairs)} whole iterations were exported as C and executed on that RTL. They took "
-        f"{steady[0]:.0f} to {steady[-1]:.0f} % more\ncycles than a run predicts by default "
-        f"(`--icache steady`, which includes the fetching of code), and {warm[0]:.0f} to {warm[-1]:.0f} %\n"
-        "more than predicted with all code in the caches\n"
+        f"{len(pairs)} whole iterations were exported as C and executed on that RTL. "
+        f"They took {steady[0]:.0f} to {steady[-1]:.0f} % more\n"
+        "cycles than a run predicts by default (`--icache steady`, which includes the fetching of code), "
+        f"and {warm[0]:.0f} to {warm[-1]:.0f} %\nmore than predicted with all code in the caches\n"
         "([table](docs/error-bars.md#whole-iterations-on-the-rtl))."
     )
 
