@@ -25,6 +25,16 @@ class Schema(BaseModel):
     """Key -> another that may stand in its place: one of the two must be given."""
 
 
+NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
+"""What inputs, labels and layers may be called."""
+
+MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+
+ALLOWED = {
+    NAME: "letters, digits and _, and begin with a letter or _",
+    MODEL_NAME: "letters, digits, _, . and -, and begin with a letter or digit",
+}
+
 SchemaT = TypeVar("SchemaT", bound=Schema)
 
 
@@ -134,10 +144,8 @@ def _told(detail: ErrorDetails, what: str, where: str) -> ConfigError:
     if detail["type"] == "too_short":
         return ConfigError(f"{what}, but needs an entry", where=where, cure="add an entry")
     if detail["type"] == "string_pattern_mismatch":
-        allowed = detail["ctx"]["pattern"]
-        return ConfigError(
-            f"{what}, but must match {allowed}", where=where, cure="use only allowed characters"
-        )
+        allowed = ALLOWED[detail["ctx"]["pattern"]]
+        return ConfigError(f"{what}, but must consist of {allowed}", where=where, cure=f"use only {allowed}")
     if needed == message:
         return ConfigError(
             f"{what}: {message[:1].lower()}{message[1:]}", where=where, cure="correct the value"

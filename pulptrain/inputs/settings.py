@@ -211,7 +211,7 @@ def with_options(timing: SocTiming, **options: Any) -> SocTiming:
 
 def set_parameters(settings: Settings) -> dict[str, str]:
     """The values of ``--set`` by path. Raises `InputError` for texts that cannot be read."""
-    return dict(pair(text, "--set", "path.to.parameter=value") for text in settings.overrides)
+    return dict(pair(text, "--set", "dma.burst_bytes=64") for text in settings.overrides)
 
 
 def schedule_options(settings: Settings, spec: ModelSpec | None = None) -> ScheduleOptions:

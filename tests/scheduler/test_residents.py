@@ -146,7 +146,7 @@ def test_what_is_not_one_run_of_bytes_is_moved_and_a_note_says_why() -> None:
     alone = schedule_of("digits-cnn", (), tile_sizes=tiles)
     assert kept.resident == ()
     assert kept.notes[0] == (
-        "conv1.out does not stay in L1: conv2.FW uses boxes of it that are not contiguous words"
+        "conv1.out does not stay in L1: tiles of conv2.FW use parts of it that are not contiguous words"
     )
     assert len(kept.program.actions) == len(alone.program.actions)
     assert moved_bytes(kept, to_l1=True) == moved_bytes(alone, to_l1=True)

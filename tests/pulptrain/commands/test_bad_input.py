@@ -89,13 +89,13 @@ def test_a_fallback_that_is_no_list(capsys: Capture) -> None:
     ("old", "new", "message"),
     [
         ("ceildiv(N, cores)", "ceildiv(N, cores - cores)", "divides by zero"),
-        ("ceildiv(N, cores)", "1" + "+1" * 300, "use 400 at most"),
+        ("ceildiv(N, cores)", "1" + "+1" * 300, "use at most 400 characters"),
         ("ceildiv(N, cores)", "9" * 30, "is outside the range"),
         ("min(start + block, N)", "N * 99999999999999999 * 99999999999999", "instructions|away"),
         ("min(start + block, N)", "N * 99999999999999999999999", "the expression has a number above"),
         ("A(i,k)", "A(i*9999999999999999,k)", "B away from the first"),
         ("code_bytes: 556", "code_bytes: 5000000000", "'code_bytes' must be"),
-        ("kernel: k1", "fallback: [1, 2]\nkernel: k1", "a mapping is needed, not 1"),
+        ("kernel: k1", "fallback: [1, 2]\nkernel: k1", "1 stands where 'key: value' lines"),
         ("kernel: k1", "fallback:\n  - {when: '1', use: k1, cost: A}\nkernel: k1", "form a cycle"),
     ],
 )
