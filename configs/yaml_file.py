@@ -204,6 +204,7 @@ _SYNTAX = (
         "use as many spaces as the neighbouring lines; write one item '- ...' or one 'key: value' per line",
     ),
     (r"character '(.)' that cannot start", "a value cannot begin with {0}", "put the text in quotes"),
+    (r"a constructor for the tag '(.*)'", "the tag {0} is not supported", "remove the tag"),
 )
 """Mistakes of syntax: what the parser says, what is wrong, what helps. `start` is where the text began."""
 
@@ -280,7 +281,7 @@ class _Converter:
             # What a tag asks for and the text does not give (!!int abc), or more digits than Python reads.
             shown = shortened(str(node.value))
             raise self.error(
-                node, f"'{shown}' cannot be read as {node.tag}: {error}", "write another value"
+                node, f"'{shown}' is not a valid {node.tag.rpartition(':')[2]}: {error}", "write another value"
             ) from None
         if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
             raise self.error(
