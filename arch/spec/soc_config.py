@@ -282,14 +282,14 @@ def _check_relations(soc: SocTiming, places: Mapping[str, str], file: str = "") 
         raise refused(
             "l1.tables_bytes",
             ("l2.holds_code", "form"),
-            "must be 0: constants of the chip lie in flash, which its DMA cannot read",
+            "must be 0: the tables of the program lie in flash, which the DMA of this chip cannot read",
             f"use --form {READABLE}",
         )
     if soc.l1.tables_bytes and soc.dma.transfer_ids < 2:
         raise refused(
             "dma.transfer_ids",
             ("l1.tables_bytes", "form"),
-            "must be 2 or more: tables need one, and all other transfers one",
+            f"must be 2 or more with --form {TABLES}: one ID for tables, one for all other transfers",
             f"use --form {READABLE}",
         )
     if soc.dma.l1_bytes_per_cycle % soc.l1.word_bytes:
