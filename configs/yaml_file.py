@@ -280,8 +280,9 @@ class _Converter:
         except (ValueError, TypeError, OverflowError, LookupError, AttributeError) as error:
             # What a tag asks for and the text does not give (!!int abc), or more digits than Python reads.
             shown = shortened(str(node.value))
+            kind = node.tag.rpartition(":")[2]
             raise self.error(
-                node, f"'{shown}' is not a valid {node.tag.rpartition(':')[2]}: {error}", "write another value"
+                node, f"'{shown}' is not a valid {kind}: {error}", "write another value"
             ) from None
         if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
             raise self.error(

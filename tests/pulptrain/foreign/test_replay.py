@@ -127,7 +127,7 @@ def test_what_moves_less_than_its_rounding_is_counted_and_not_passed(
     (row,) = replayed(capsys, 0, case)
     assert (row["status"], row["tensors"], row["not_decidable"]) == ("not decidable", 4, 4)
     assert row["update_error"] is None
-    assert "smaller than ten times error and rounding: w1, b1, w2 and 1 more" in row["reason"]
+    assert "below ten times the rounding error: w1, b1, w2 and 1 more" in row["reason"]
 
 
 def test_at_a_kink_both_sides_are_right_and_nothing_else(
