@@ -360,7 +360,7 @@ def _check_type(parameter: Parameter, kind: type) -> None:
 
 def _check_value(path: str, value: Any, unit: str, where: str | None) -> None:
     """Raise `ConfigError` unless `value` is legal for the parameter at `path`."""
-    problem, cure = None, ""
+    problem, cure, of_unit = None, "", "" if unit == "count" else f" {unit}"
     largest = MAXIMUM_BY_PATH.get(path, MAXIMUM_BY_UNIT.get(unit))
     smallest = MINIMUM_BY_PATH.get(path, MINIMUM_BY_UNIT.get(unit))
     if path in CHOICES:
@@ -369,11 +369,11 @@ def _check_value(path: str, value: Any, unit: str, where: str | None) -> None:
     elif path in ("cores", "fpu.count") and not 1 <= value <= MAX_CORES:
         problem, cure = f"must be between 1 and {MAX_CORES}", f"use a number from 1 to {MAX_CORES}"
     elif unit == "B/peripheral cycle" and not value >= SLOWEST_BUS:
-        problem, cure = f"must be above 0, {SLOWEST_BUS} or more", f"use {SLOWEST_BUS} {unit} or more"
+        problem, cure = f"must be at least {SLOWEST_BUS}", f"use {SLOWEST_BUS} {unit} or more"
     elif smallest is not None and value < smallest:
-        problem, cure = f"must be at least {smallest}", f"use {smallest} {unit} or more"
+        problem, cure = f"must be at least {smallest}", f"use {smallest}{of_unit} or more"
     elif largest is not None and value > largest:
-        problem, cure = f"must be at most {largest}", f"use {largest} {unit} or less"
+        problem, cure = f"must be at most {largest}", f"use {largest}{of_unit} or less"
     elif unit == "B" and value > ADDRESS_SPACE_BYTES:
         problem, cure = f"is beyond the address space of {ADDRESS_SPACE_BYTES} B", "use a smaller size"
     elif path in POWERS_OF_TWO and value & (value - 1):

@@ -52,8 +52,8 @@ class Problem:
 
     def __str__(self) -> str:
         shape = f" of shape {list(self.shape)}" if self.shape is not None else ""
-        place = f" ({self.where})" if self.where else ""
-        return f"{self.name}: {self.op}{shape}{place}: {self.reason}; try: {self.nearest}"
+        place = f", {self.where}" if self.where else ""
+        return f"{self.name} ({self.op}{shape}{place}): {self.reason}; try: {self.nearest}"
 
 
 class CannotTakeError(Exception):

@@ -283,7 +283,7 @@ def test_a_network_is_compared_by_its_output_and_what_cannot_be_taken_says_why(
     forward_case(tmp_path / "cases" / "odd", "Det")
     rows = replayed(capsys, 2, tmp_path)
     assert [row["status"] for row in rows] == ["right", "refused"]
-    assert "last: Det of shape" in rows[1]["reason"]
+    assert "last (Det of shape" in rows[1]["reason"]
     forward_case(tmp_path / "cases" / "wrong", "Abs")
     assert [row["status"] for row in replayed(capsys, 5, tmp_path)] == ["right", "refused", "wrong"]
 
