@@ -210,9 +210,8 @@ def load_parameters(
         try:
             value = _value(text, old.unit, path, where)
         except ConfigError as error:
-            word = old.value if old.unit != "flag" else "on" if old.value else "off"
-            unit = "" if old.unit in ("flag", "choice", "count") else f" {old.unit}"
-            cure = f"{error.cure}; {tree.name} has {word}{unit}"
+            has = f"; {tree.name} has {old.value} {old.unit}".removesuffix(" count").removesuffix(" choice")
+            cure = error.cure if error.cure is None or old.unit == "flag" else error.cure + has
             raise ConfigError(error.message, where=where, cure=cure) from None
         changed[path] = replace(old, value=value, source="set by the user", assumed=False, where=where)
     return replace(tree, parameters=MappingProxyType(changed))

@@ -204,7 +204,11 @@ _SYNTAX = (
         "use as many spaces as the neighbouring lines; write one item '- ...' or one 'key: value' per line",
     ),
     (r"character '(.)' that cannot start", "a value cannot begin with {0}", "put the text in quotes"),
-    (r"a constructor for the tag '(.*)'", "the tag {0} is not supported", "remove the tag"),
+    (
+        r"the node content, but found '(.*)'",
+        "a value is missing before '{0}'",
+        "add the value, or use quotes",
+    ),
 )
 """Mistakes of syntax: what the parser says, what is wrong, what helps. `start` is where the text began."""
 

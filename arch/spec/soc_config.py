@@ -369,7 +369,7 @@ def _check_value(path: str, value: Any, unit: str, where: str | None) -> None:
     elif path in ("cores", "fpu.count") and not 1 <= value <= MAX_CORES:
         problem, cure = f"must be between 1 and {MAX_CORES}", f"use a number from 1 to {MAX_CORES}"
     elif unit == "B/peripheral cycle" and not value >= SLOWEST_BUS:
-        problem, cure = f"must be at least {SLOWEST_BUS}", f"use {SLOWEST_BUS} {unit} or more"
+        problem, cure = f"must be above 0, {SLOWEST_BUS} or more", f"use {SLOWEST_BUS} {unit} or more"
     elif smallest is not None and value < smallest:
         problem, cure = f"must be at least {smallest}", f"use {smallest}{of_unit} or more"
     elif largest is not None and value > largest:
