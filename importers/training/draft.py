@@ -161,8 +161,8 @@ class TrainingDraft:
                     names.append(role.rstrip("?"))
                 elif not role.endswith("?"):
                     raise CannotTakeError(
-                        f"step {step} of {kind} needs tensor {role}",
-                        f"add {role} as an input or output of the node",
+                        f"step {step} of {kind} needs tensor {role}, which the node does not have",
+                        f"connect the input or output of the node for tensor {role}",
                     )
             return tuple(names)
 

@@ -184,7 +184,7 @@ def _recurrent_grad(item: TrainingNode) -> None:
     kept = draft.recall(kind, item.node.input(gates))
     if kept is None:
         raise CannotTakeError(
-            f"no {item.kind.removesuffix('Grad')}Training node writes its gates",
+            f"the graph has no {item.kind.removesuffix('Grad')}Training node that computes the gates",
             "put the forward node in the same graph",
         )
     if item.has(arriving + 2) or any(map(item.out, range(4, 7))):

@@ -36,7 +36,7 @@ Units = Annotated[
     ),
 ]
 
-OVERRIDE = "PATH=VALUE, e.g. memory.weight_words=512"
+OVERRIDE = "memory.weight_words=512"
 
 
 def command(
@@ -211,7 +211,8 @@ def warn_of_overflow(summary: dict[str, Any] | Any) -> None:
         return
     counts = {key: overflows[key] for key in ("accumulator", "scaled", "quantiser") if overflows[key]}
     if counts:
-        text = ", ".join(f"{count} values in the {key} stage" for key, count in counts.items())
+        text = " and ".join(f"{count} values of the {key}" for key, count in counts.items())
         layers = overflows["layers"]
         listed = ", ".join(layers) if len(layers) <= 3 else f"{layers[0]} and {len(layers) - 1} others"
-        print(f"pulptrain: warning: {text} lost leading bits, in {listed}", file=sys.stderr)
+        what = f"layers with overflow ({listed}): {text} lost their leading bits"
+        print(f"pulptrain: warning: {what}", file=sys.stderr)

@@ -272,7 +272,8 @@ ITERATION_BYTES = 64
 def check_iterations(iterations: int) -> None:
     """Raise `InputError` for no iterations, and for more than this computer may keep the losses of."""
     check_at_least_one(iterations, "number of iterations", "--iterations")
-    require_host_memory(iterations * ITERATION_BYTES, f"{iterations} iterations take", where="--iterations")
+    what, cure = f"{iterations} iterations take", "use fewer iterations"
+    require_host_memory(iterations * ITERATION_BYTES, what, where="--iterations", cure=cure)
 
 
 def _check_schedules(prepared: Prepared, iterations: int) -> None:

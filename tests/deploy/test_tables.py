@@ -122,7 +122,7 @@ def test_what_is_added_turn_by_turn_gives_the_values(steps: list[int], times: in
         (["--form", "tabels"], 2, "unknown form 'tabels'"),
         (["--form", "tables", "--soc", "stm32l4"], 2, "which its DMA cannot read"),
         (["--form", "tables", "--l1", "11KiB"], 3, "tables of two ops"),
-        (["--form", "tables", "--set", "dma.transfer_ids=1"], 2, "tables need one"),
+        (["--form", "tables", "--set", "dma.transfer_ids=1"], 2, "one ID for tables"),
     ],
 )
 def test_a_form_that_a_machine_has_no_room_for_is_refused(

@@ -285,8 +285,8 @@ class GraphBuilder:
         turned = source.layout != "CHW" or layer.plan.attributes.get("sources_first")
         if (source.shape, source.dtype) != ((1, *parameter.shape), dtype) or turned:
             raise ShapeError(
-                f"needs a {name} {list(parameter.shape)} of {dtype}, but {word} is {list(source.shape)} of "
-                f"{source.dtype}{' with HWC images' if turned else ''}",
+                f"the layer needs a {name} of shape {list(parameter.shape)} and dtype {dtype}, but {word} "
+                f"has shape {list(source.shape)} and dtype {source.dtype}{', in HWC' if turned else ''}",
                 where=where,
                 cure=f"use one sample {[1, *parameter.shape]} (a `parameter` with `once`), and layout: CHW",
             )
