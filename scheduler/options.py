@@ -118,6 +118,8 @@ class ScheduleOptions(Struct, frozen=True):
     code_start: str = WARM
     """What the instruction caches hold when the program begins (`arch.pricing.code_caches`): choices count
     the code that is fetched then."""
+    code_beside_bytes: int = 0
+    """Code of the other program of an iteration, if its ops are functions."""
 
 
 def of_programs(options: ScheduleOptions, graphs: Sequence[TrainingGraph]) -> list[ScheduleOptions]:

@@ -28,8 +28,8 @@ from scheduler.programs.prefetch import readable_early
 from scheduler.programs.program import ProgramBuilder
 from scheduler.programs.staging_emitter import StagingEmitter, places_of
 from scheduler.schedule_cache import ScheduleCache
-from scheduler.table_form import MOST_TRANSFERS
-from scheduler.tiles.code_cost import MOST, CodeCost, Lost, op_code
+from scheduler.tiles.code_cost import MOST, CodeCost, Lost, OpCode, functions_bytes, op_code
+from scheduler.tiles.code_sizes import MOST_TRANSFERS
 from scheduler.tiles.l1_layout import L1Layout, lay_out_ops
 from scheduler.tiles.l2_slots import NOT_STREAMED, OpSlots, OpStream
 from scheduler.tiles.resident_rules import NotInPlace
@@ -281,7 +281,14 @@ def in_one_memory(
     mini_batch, update = graphs
     streamers = streamer_of(mini_batch, timing, chosen[0]), streamer_of(update, timing, chosen[1])
     plans = plans_beside(mini_batch, update, timing, chosen[0].memory, streamers)
-    return [replace(options, memory=plan) for options, plan in zip(chosen, plans, strict=True)]
+    codes = [
+        functions_bytes(op_codes(with_variants(graph, options.variants), timing, options))
+        for graph, options in zip(graphs, chosen, strict=True)
+    ]
+    return [
+        replace(options, memory=plan, code_beside_bytes=beside_bytes)
+        for options, plan, beside_bytes in zip(chosen, plans, reversed(codes), strict=True)
+    ]
 
 
 def streamer_of(graph: TrainingGraph, timing: SocTiming, options: ScheduleOptions) -> Streamer:
@@ -301,13 +308,17 @@ def streamer_of(graph: TrainingGraph, timing: SocTiming, options: ScheduleOption
     return Streamer(graph, timing, tiler, fixed)
 
 
+def op_codes(graph: TrainingGraph, timing: SocTiming, options: ScheduleOptions) -> list[OpCode]:
+    """The code of the ops of a graph, before they are cut."""
+    return [op_code(tiler_of(op, graph, timing, options), timing.l1_usable_bytes) for op in graph.ops]
+
+
 def lost_code(graph: TrainingGraph, timing: SocTiming, options: ScheduleOptions) -> Lost | None:
     """What of its code an op of a graph does not find in the shared cache; None if all code starts warm."""
     if options.code_start == WARM:
         return None
-    usable_bytes = timing.l1_usable_bytes
-    ops = [op_code(tiler_of(op, graph, timing, options), usable_bytes) for op in graph.ops]
-    return Lost(timing, ops, cold=options.code_start == COLD)
+    cold = options.code_start == COLD
+    return Lost(timing, op_codes(graph, timing, options), options.code_beside_bytes, cold=cold)
 
 
 def _code_cost(

@@ -19,17 +19,15 @@ from arch.spec.timing import SocTiming
 from configs.values import Struct, replace
 from scheduler.addresses.allocation import Interval, align
 from scheduler.planned import Schedule
-from scheduler.programs.program_code import TABLE, OpActions, codes_of, ops_of, with_code
+from scheduler.programs.program_code import TABLE, OpActions, ops_of, with_code
 from scheduler.programs.rolling import Leaf, Loop, Node, first_call, in_records, places_of, runs_of
+from scheduler.schedule import op_codes
 from scheduler.tiles.code_cost import are_tables
 from scheduler.tiles.code_sizes import TABLE_PLACES, Sizes, shipped_sizes, table_place_bytes
 from traces.events import Work
 
 TABLE_KIND = "table"
 """Kind of the places of tables in a plan."""
-
-MOST_TRANSFERS = 15
-"""Identifiers of transfers that the four bits of a wait can say: 0 stands for none."""
 
 
 def table_of(op: OpActions, sizes: Sizes) -> tuple[int, int]:
@@ -76,10 +74,10 @@ def with_tables(schedules: Sequence[Schedule], timing: SocTiming, sizes: Sizes) 
     """The schedules of programs in one memory with their tables, which lie in L2 behind all that is planned
     there, and the bytes of all of them.
 
-    A program so small that most of its functions would stay in the caches keeps them.
+    Programs so small that most of their functions would stay in the caches keep them.
     """
-    as_functions = codes_of([schedule.program.actions for schedule in schedules], sizes)
-    if not are_tables(timing, as_functions[0].size_bytes):
+    graph, options = schedules[0].graph, schedules[0].options
+    if not are_tables(timing, op_codes(graph, timing, options), options.code_beside_bytes):
         return list(schedules), 0
     address = begin = align(max(schedule.peak_bytes.get("l2", 0) for schedule in schedules))
     near = align(max(schedule.peak_bytes.get("l1", 0) for schedule in schedules))

@@ -70,10 +70,25 @@ def _survives(timing: SocTiming, size_bytes: int) -> float:
     return float((1 - 1 / ways) ** (size_bytes * ways / timing.icache.shared_bytes))
 
 
-def are_tables(timing: SocTiming, functions_bytes: int) -> bool:
-    """Whether ops are tables: of a program that has so much code as functions, if most of it would be lost
-    from one iteration to the next. Below that the walk costs more than it saves."""
-    return timing.l1.tables_bytes > 0 and 1 - _survives(timing, functions_bytes) >= MOST
+def functions_bytes(ops: Sequence[OpCode]) -> int:
+    """Bytes of the code of ops that are functions, with kernels and platform."""
+    return sum(op.size_bytes for op in ops) + sum(_called(ops).values())
+
+
+def are_tables(timing: SocTiming, ops: Sequence[OpCode], beside_bytes: int) -> bool:
+    """Whether the ops of a program, and of those beside it, are tables: if most of their code would be lost
+    as functions from one iteration to the next. Below that the walk costs more than it saves.
+
+    Tiles are chosen by it, so it does not ask for them (`op_code`).
+    """
+    size_bytes = functions_bytes(ops) + beside_bytes
+    return timing.l1.tables_bytes > 0 and 1 - _survives(timing, size_bytes) >= MOST
+
+
+def _called(ops: Sequence[OpCode]) -> dict[str, int]:
+    """Bytes of the functions that ops call, each once, and of the platform."""
+    kernels = {name: size for op in ops for found in op.kernels.values() for name, size in found.items()}
+    return {**kernels, **{f"platform {word}": size for word, size in shipped_sizes()["platform"].items()}}
 
 
 class Lost:
@@ -85,7 +100,9 @@ class Lost:
     fetched by the last of them. In the first iteration (`cold`) nothing of its function is there.
     """
 
-    def __init__(self, timing: SocTiming, ops: Sequence[OpCode], *, cold: bool = False) -> None:
+    def __init__(
+        self, timing: SocTiming, ops: Sequence[OpCode], beside_bytes: int = 0, *, cold: bool = False
+    ) -> None:
         sizes = shipped_sizes()
         self._cold, self._ops = cold, len(ops)
         kernels = {name: functions for op in ops for name, functions in op.kernels.items()}
@@ -93,10 +110,9 @@ class Lost:
         uses = Counter(
             name for op in ops for name in {name for found in op.kernels.values() for name in found}
         )
-        own_bytes = sum(op.size_bytes for op in ops)
-        size_bytes = sum(sizes["platform"].values()) + sum(functions.values())
-        self.is_walked = are_tables(timing, own_bytes + size_bytes)
-        size_bytes += sum(sizes["walk"].values()) if self.is_walked else own_bytes
+        self.is_walked = are_tables(timing, ops, beside_bytes)
+        size_bytes = sum(_called(ops).values()) if self.is_walked else functions_bytes(ops)
+        size_bytes += sum(sizes["walk"].values()) if self.is_walked else 0
         self._survives = _survives(timing, size_bytes)
         lost = {
             name: each * (1 - float(self._survives ** (1 / uses[name]))) for name, each in functions.items()

@@ -31,6 +31,9 @@ here but one of 477 bytes, none of three above. 94 % of 743 loops of six exports
 TABLE_PLACES = 2
 """Places of tables in L1: those that are walked, and those that come."""
 
+MOST_TRANSFERS = 15
+"""Identifiers of transfers that the four bits of a wait in a table can say: 0 stands for none."""
+
 Sizes = Mapping[str, Mapping[str, Any]]
 
 

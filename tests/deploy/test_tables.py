@@ -6,6 +6,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -163,6 +164,16 @@ def test_programs_whose_functions_stay_in_the_caches_keep_them() -> None:
         assert not any(is_of_tables(action) for action in program.actions)
     trained = prepare("simple-mlp", Settings()).schedule.program
     assert any(is_of_tables(action) for action in trained.actions)
+
+
+@pytest.mark.parametrize("settings", [{"steps": "fw"}, {}, {"accumulate": 2}])
+def test_tiles_are_chosen_for_the_form_that_the_programs_have(settings: dict[str, Any]) -> None:
+    """Of an update alone most functions would stay in the caches; beside its mini-batch they do not."""
+    prepared = prepare("simple-mlp", Settings(**settings))
+    for schedule in prepared.schedules:
+        lost = lost_code(schedule.graph, prepared.timing, schedule.options)
+        assert lost is not None
+        assert lost.is_walked == any(is_of_tables(action) for action in schedule.program.actions)
 
 
 def test_an_op_alone_is_a_table_only_where_that_has_room() -> None:

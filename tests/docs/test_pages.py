@@ -19,8 +19,7 @@ OLDER: tuple[str, ...] = (
     *("evidence.models",),
     *("sixteen_bit.gains", "sixteen_bit.parts"),
     *("rtl_profile.causes",),
-    *("pictures.speed_up",),
-    *("tuning.tune", "tuning.explore"),
+    *("tuning.explore",),
     *(
         "why_slow.overview",
         "why_slow.gru",
