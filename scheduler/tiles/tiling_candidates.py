@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import permutations
 from math import factorial, isqrt, prod
-from typing import Any
 
 import numpy as np
 
@@ -237,13 +236,11 @@ def _bounded(
             _thin_longest(tried)
         footprint = Footprint(tiler, tried)
         tried = list(footprint.tried)
-        by_mask: dict[int, list[tuple[str, ...]]] = {}
 
-        def kept_orders(mask: int, footprint: Footprint = footprint, by_mask: Any = by_mask) -> Any:
-            if mask not in by_mask:
-                loops = [name for number, name in enumerate(dims) if mask >> number & 1]
-                by_mask[mask] = _orders(loops, dims, footprint, every_order=every_order)
-            return by_mask[mask]
+        @cache
+        def kept_orders(mask: int, footprint: Footprint = footprint) -> list[tuple[str, ...]]:
+            loops = [name for number, name in enumerate(dims) if mask >> number & 1]
+            return _orders(loops, dims, footprint, every_order=every_order)
 
         pairs = 0
         for mask in range(1 << len(dims)):
