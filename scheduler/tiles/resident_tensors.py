@@ -116,16 +116,13 @@ class Residents(Struct, frozen=True):
         contributors = [
             Contributor(f"{item.name.removeprefix('resident:')} (resident)", item.size_bytes) for item in live
         ]
-        holes_bytes = held_bytes - sum(item.size_bytes for item in live)
-        if holes_bytes:
-            contributors.append(Contributor(BETWEEN, holes_bytes))
         return DoesNotFitError(
             error.level,
             error.required_bytes + held_bytes,
             self.usable_bytes,
             where=error.where,
             what=f"{error.what}, next to the resident tensors",
-            contributors=(*error.contributors, *contributors),
+            contributors=(*error.contributors, *contributors, *_holes(held_bytes, live)),
             cure=f"use fewer --resident tensors, or {error.cure}",
         )
 
@@ -286,6 +283,12 @@ def _placed(
     )
 
 
+def _holes(size_bytes: int, live: Iterable[Allocation]) -> list[Contributor]:
+    """What none of the live tensors takes of so many bytes."""
+    holes_bytes = size_bytes - sum(item.size_bytes for item in live)
+    return [Contributor(BETWEEN, holes_bytes)] if holes_bytes else []
+
+
 def _too_large(
     graph: TrainingGraph, placed: Iterable[Allocation], required_bytes: int, usable_bytes: int
 ) -> DoesNotFitError:
@@ -297,16 +300,13 @@ def _too_large(
     contributors = [
         Contributor(item.name, item.size_bytes, names[item.first_op], names[item.last_op]) for item in live
     ]
-    holes_bytes = required_bytes - sum(item.size_bytes for item in live)
-    if holes_bytes:
-        contributors.append(Contributor(BETWEEN, holes_bytes))
     return DoesNotFitError(
         "l1",
         required_bytes,
         usable_bytes,
         where="--resident",
         what=f"all resident tensors during {names[op]}",
-        contributors=tuple(contributors),
+        contributors=(*contributors, *_holes(required_bytes, live)),
         cure=f"use fewer resident tensors, or for fewer ops: {SPAN}",
     )
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import permutations
 from math import factorial, isqrt, prod
+from operator import add
 
 import numpy as np
+from msgspec.structs import astuple
 
 from configs.values import Struct, replace
 from scheduler.tiles.footprint import Footprint, Integers, thinned
@@ -50,13 +52,7 @@ class Counts(Struct, frozen=True):
     estimated: int
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            self.total + other.total,
-            self.pruned_by_size + other.pruned_by_size,
-            self.pruned_by_loop_order + other.pruned_by_loop_order,
-            self.pruned_by_l1 + other.pruned_by_l1,
-            self.estimated + other.estimated,
-        )
+        return Counts(*map(add, astuple(self), astuple(other)))
 
     def __str__(self) -> str:
         return (
