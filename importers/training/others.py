@@ -95,7 +95,7 @@ def _loss(item: TrainingNode, gradient: str) -> None:
     draft.alias(gradient, seed)
     draft.add(LOSS, (1,), "loss")
     roles = {"y": y, "label": label, "loss": LOSS, "dy": seed}
-    draft.builder.emit(item.site, kind, loss.step, roles, checked)
+    draft.builder.emit(loss.step.op(item.site, kind, roles, checked))
 
 
 def _loss_grad(item: TrainingNode) -> None:
@@ -271,7 +271,7 @@ def _accumulate(item: TrainingNode) -> None:
     }
     primitive = PRIMITIVES["gradient_accumulation"]
     attributes = {"steps": 1, "share": 1.0}
-    draft.builder.emit(item.site, "gradient_accumulation", primitive.steps[0], roles, attributes)
+    draft.builder.emit(primitive.steps[0].op(item.site, "gradient_accumulation", roles, attributes))
     item.give(updated)
 
 
