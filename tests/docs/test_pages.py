@@ -21,14 +21,6 @@ OLDER: tuple[str, ...] = (
     *("rtl_profile.causes",),
     *("tuning.explore",),
     *(
-        "why_slow.overview",
-        "why_slow.gru",
-        "why_slow.depthwise",
-        "why_slow.autoencoder",
-        "why_slow.transformer",
-        "why_slow.batch",
-    ),
-    *(
         "energy.models",
         "energy.fitted",
         "energy.checked",
