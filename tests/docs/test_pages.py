@@ -19,7 +19,6 @@ OLDER: tuple[str, ...] = (
     *("evidence.models",),
     *("sixteen_bit.gains", "sixteen_bit.parts"),
     *("rtl_profile.causes",),
-    *("tuning.explore",),
     *(
         "energy.models",
         "energy.fitted",
