@@ -22,7 +22,7 @@ from scheduler.planned import Schedule
 from scheduler.programs.program_code import TABLE, OpActions, ops_of, with_code
 from scheduler.programs.rolling import Leaf, Loop, Node, first_call, in_records, places_of, runs_of
 from scheduler.schedule import op_codes
-from scheduler.tiles.code_cost import are_tables
+from scheduler.tiles.code_cost import Lost
 from scheduler.tiles.code_sizes import TABLE_PLACES, Sizes, shipped_sizes, table_place_bytes
 from traces.events import Work
 
@@ -77,7 +77,7 @@ def with_tables(schedules: Sequence[Schedule], timing: SocTiming, sizes: Sizes) 
     Programs so small that most of their functions would stay in the caches keep them.
     """
     graph, options = schedules[0].graph, schedules[0].options
-    if not are_tables(timing, op_codes(graph, timing, options), options.code_beside_bytes):
+    if not Lost(timing, op_codes(graph, timing, options), options.code_beside_bytes).is_walked:
         return list(schedules), 0
     address = begin = align(max(schedule.peak_bytes.get("l2", 0) for schedule in schedules))
     near = align(max(schedule.peak_bytes.get("l1", 0) for schedule in schedules))

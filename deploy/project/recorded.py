@@ -137,8 +137,7 @@ class Recorded:
 
 def _largest(values: Array) -> float:
     """The size of the largest number among them; that of what is NaN or infinite has no last bit."""
-    sizes = np.abs(widened(values))
-    return float(np.max(sizes, initial=0, where=np.isfinite(sizes)))
+    return float(np.max(sizes := np.abs(widened(values)), initial=0, where=np.isfinite(sizes)))
 
 
 def _moved_by_elements(graphs: Sequence[TrainingGraph]) -> dict[str, str]:

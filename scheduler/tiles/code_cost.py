@@ -72,23 +72,9 @@ def _survives(timing: SocTiming, size_bytes: int) -> float:
 
 def functions_bytes(ops: Sequence[OpCode]) -> int:
     """Bytes of the code of ops that are functions, with kernels and platform."""
-    return sum(op.size_bytes for op in ops) + sum(_called(ops).values())
-
-
-def are_tables(timing: SocTiming, ops: Sequence[OpCode], beside_bytes: int) -> bool:
-    """Whether the ops of a program, and of those beside it, are tables: if most of their code would be lost
-    as functions from one iteration to the next. Below that the walk costs more than it saves.
-
-    Tiles are chosen by it, so it does not ask for them (`op_code`).
-    """
-    size_bytes = functions_bytes(ops) + beside_bytes
-    return timing.l1.tables_bytes > 0 and 1 - _survives(timing, size_bytes) >= MOST
-
-
-def _called(ops: Sequence[OpCode]) -> dict[str, int]:
-    """Bytes of the functions that ops call, each once, and of the platform."""
-    kernels = {name: size for op in ops for found in op.kernels.values() for name, size in found.items()}
-    return {**kernels, **{f"platform {word}": size for word, size in shipped_sizes()["platform"].items()}}
+    called = {name: size for op in ops for found in op.kernels.values() for name, size in found.items()}
+    code = sum(op.size_bytes for op in ops) + sum(called.values())
+    return code + sum(shipped_sizes()["platform"].values())
 
 
 class Lost:
@@ -110,9 +96,13 @@ class Lost:
         uses = Counter(
             name for op in ops for name in {name for found in op.kernels.values() for name in found}
         )
-        self.is_walked = are_tables(timing, ops, beside_bytes)
-        size_bytes = sum(_called(ops).values()) if self.is_walked else functions_bytes(ops)
-        size_bytes += sum(sizes["walk"].values()) if self.is_walked else 0
+        size_bytes = functions_bytes(ops)
+        lost_share = 1 - _survives(timing, size_bytes + beside_bytes)
+        self.is_walked = timing.l1.tables_bytes > 0 and lost_share >= MOST
+        """Whether ops are tables, with those of the programs beside: if most of their code would be lost as
+        functions. Below that the walk costs more than it saves. Tiles are chosen by it, so none are asked."""
+        if self.is_walked:
+            size_bytes += sum(sizes["walk"].values()) - sum(op.size_bytes for op in ops)
         self._survives = _survives(timing, size_bytes)
         lost = {
             name: each * (1 - float(self._survives ** (1 / uses[name]))) for name, each in functions.items()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m tools.deployed.instructions`: instructions that exports execute, for the nests of `export-rv32`.
 
-Exports models (with qemu-riscv32 and the package ziglang, as `tools.deployed.counted`) and writes
-docs/deploy-instructions.json: of every op what was counted, and the calls of nests that it consists of. No
-shape of these models was read when the nests were.
+Exports models as tables (with qemu-riscv32 and the package ziglang, as `tools.deployed.counted`) and writes
+docs/deploy-instructions.json: of every op what was counted, the calls of nests that it consists of, and what
+the walk of its table took. No shape of these models was read when the nests were.
 """
 
 from __future__ import annotations
@@ -12,18 +12,22 @@ import argparse
 import json
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from arch.spec.isa import NestCall
 from arch.spec.program import Compute
-from arch.spec.soc_config import READABLE
+from arch.spec.soc_config import TABLES
 from pulptrain.deploying.deployed import EXPORTED
 from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import prepare
+from scheduler.planned import Schedule
+from scheduler.programs.program_code import ops_of
+from tools.deployed import walked
 from tools.deployed.counted import execute
+from tools.deployed.walked import records_of
 from tools.pages.page import ROOT, table
 from trainlib.kernels.library import LIBRARY
 from trainlib.kernels.team import Array, team_work
@@ -60,12 +64,8 @@ def main() -> int:
     for model in arguments.models:
         name = Path(model).stem
         folder = Path(arguments.out).absolute() / name
-        counted = execute(model, folder, "--codegen", PLANNED, "--l2", L2)
-        calls = _calls(model)
-        kept[name] = [
-            {"kernels": found["kernels"], "counted": found["c"], "calls": calls[op]}
-            for op, found in counted.items()
-        ]
+        counted = execute(model, folder, "--codegen", PLANNED, "--l2", L2, form=TABLES)
+        kept[name] = rows_of(model, counted)
         sums = sum(predicted(row["calls"]) for row in kept[name]), sum(row["counted"] for row in kept[name])
         print(f"{name}: {sums[0]:,} predicted, {sums[1]:,} counted", flush=True)
         lines = (
@@ -75,10 +75,22 @@ def main() -> int:
     return 0
 
 
-def _calls(model: str) -> dict[str, list[Any]]:
+def rows_of(model: str, counted: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What is kept of the ops of a model."""
+    schedules = prepare(model, Settings(codegen=PLANNED, l2=L2, form=TABLES)).schedules
+    calls = _calls(schedules)
+    records = {op.name: records_of(op) for each in schedules for op in ops_of(each.program.actions)}
+    return [
+        {"kernels": found["kernels"], "counted": found["c"], "calls": calls[op]}
+        | ({"walk": {"records": records[op], **found["walk"]}} if "walk" in found else {})
+        for op, found in counted.items()
+    ]
+
+
+def _calls(schedules: Sequence[Schedule]) -> dict[str, list[Any]]:
     """By op how often it calls which nest on which sizes."""
     found: dict[str, Counter[NestCall]] = defaultdict(Counter)
-    for schedule in prepare(model, Settings(codegen=PLANNED, l2=L2, form=READABLE)).schedules:
+    for schedule in schedules:
         for action in schedule.program.actions:
             if isinstance(action, Compute):
                 assert action.team.origin is not None
@@ -130,6 +142,18 @@ def page() -> str:
     near = len(kernels) - len(far)
     text = f"Of {len(kernels)} sets of kernels that ops call {near} are within {FAR:.0%}. The others:"
     return "\n\n".join((_table("model", models), text, _table("kernels", far)))
+
+
+def walks_by_model() -> dict[str, list[dict[str, Any]]]:
+    """What was walked, of the models that were counted as tables."""
+    models = json.loads(STORED.read_text(encoding="utf-8"))
+    found = {name: [op["walk"] for op in ops if "walk" in op] for name, ops in models.items()}
+    return {name: walks for name, walks in found.items() if walks}
+
+
+def walks() -> str:
+    """What the walk of tables takes."""
+    return walked.page(walks_by_model())
 
 
 FAR = 0.02

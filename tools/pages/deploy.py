@@ -39,6 +39,7 @@ PAGE = Page(
         "tables": tables,
         "functions": functions,
         "sizes": sizes.page,
+        "walks": instructions.walks,
         "instructions": instructions.page,
         "iterations": error_bars.iterations,
     },

@@ -11,8 +11,9 @@ from collections import defaultdict
 import pytest
 
 from pulptrain.deploying.deployed import EXPORTED
-from tools.deployed.instructions import FAR, rows
+from tools.deployed.instructions import FAR, rows, walks_by_model
 from tools.deployed.rv32 import Decoded, Program, decode
+from tools.deployed.walked import sums
 from trainlib.kernels.catalogue import matmul_work
 
 AN_ITERATION = 0.01
@@ -43,6 +44,15 @@ def test_kernels_have_the_instructions_that_were_counted() -> None:
     assert len(sums) >= 20
     assert off(sums, FAR) <= BY_DATA
     assert off(sums, 0.025) == set()
+
+
+def test_the_walk_of_tables_is_priced_as_it_is_executed() -> None:
+    """Transfers of lines are priced as in a tile loop of a library, which has more code."""
+    walks = [walk for found in walks_by_model().values() for walk in found]
+    without_lines = [walk for walk in walks if not walk["records"].get("transfer_2d")]
+    tables, _, cycles, priced = sums(without_lines)
+    assert tables >= 50
+    assert abs(priced / cycles - 1) <= 0.05
 
 
 @pytest.mark.parametrize("kernel", ["mm", "mm_M", "mm_u2", "mm_unroll_2x4", "mm_M_unroll_4x2"])
