@@ -128,8 +128,8 @@ def _nests(attributes: Mapping[str, Any], shape: Shape) -> LossNests:
     }
     if len(shape) == 2 and not (sizes["weighted"] or sizes["ignoring"] or sizes["smoothed"]):
         own = {"soft": sizes["soft"]}
-        return LossNests("cross_entropy_fw", "cross_entropy_bw", own, per_sample=True)
-    return LossNests("cross_entropy_rows_fw", "cross_entropy_rows_bw", sizes, cut=may_cut(attributes, shape))
+        return LossNests(own, per_sample=True)
+    return LossNests(sizes, cut=may_cut(attributes, shape), name="cross_entropy_rows")
 
 
 def may_cut(attributes: Mapping[str, Any], shape: Shape) -> str:

@@ -41,12 +41,12 @@ def loss(
     *,
     terms: Formula,
     slopes: Formula,
-    nests: tuple[str, str] | NestRule,
     examples: tuple[Example, ...],
     count: Formula = lambda y: y.size,
     own_slope: bool = False,
     options: type[LossSchema] = LossSchema,
     labels: LabelRule | None = None,
+    nests: NestRule = lambda attributes, shape: LossNests(cut="elements"),
     values: LabelValues | Callable[[Mapping[str, Any]], LabelValues] = ANY_LABEL,
     unlabelled: bool = False,
     single: bool = False,
@@ -57,7 +57,7 @@ def loss(
     (`trainlib.primitives.derivative`); with `own_slope`, where no term is of an element, they are `slopes`.
     Formulas are computed in float64 and rounded once, in fp32 if `single`.
     `labels` is the plan of the labels (default: fp32 of the shape of the output, of such `values`);
-    `unlabelled`: there are none. `nests` are those of value and gradient; two names: elements may be cut.
+    `unlabelled`: there are none. `nests` says which nests compute both (default: its own; may be cut).
     """
 
     def allowed(attributes: Mapping[str, Any]) -> LabelValues:
@@ -95,11 +95,8 @@ def loss(
         return {"loss": np.array([share * np.sum(summed(op, exact))]), "dy": whole}
 
     reads = ("y",) if unlabelled else ("y", "label")
-    chosen = (
-        nests if not isinstance(nests, tuple) else lambda attributes, shape: LossNests(*nests, cut="elements")
-    )
     each, counts = {"loss": summed, "dy": sloped}, "label" in parameters(count)
-    lowering = LossLowering(chosen, value, gradient, each, scale, counts)
+    lowering = LossLowering(nests, value, gradient, each, scale, counts)
     return LossPrimitive(
         name=name,
         schema=options,

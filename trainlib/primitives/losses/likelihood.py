@@ -79,17 +79,14 @@ def _plan(attributes: Mapping[str, Any], output: Tensor, where: str) -> LabelPla
     return LabelPlan(output.shape, values=SHARES)
 
 
-def _bce_nests(name: str) -> Any:
-    def nests(attributes: Mapping[str, Any], shape: Shape) -> LossNests:
-        weights = {key: attributes.get(key, 1.0) for key in ("element_weights", "pos_weight")}
-        sizes = {
-            "positive": int(weights["pos_weight"] != 1.0),
-            "weighted": int(weights["element_weights"] != 1.0),
-            "lists": sum(isinstance(item, list) for item in weights.values()),
-        }
-        return LossNests(f"{name}_fw", f"{name}_bw", sizes, cut="" if sizes["lists"] else "elements")
-
-    return nests
+def _bce_nests(attributes: Mapping[str, Any], shape: Shape) -> LossNests:
+    weights = {key: attributes.get(key, 1.0) for key in ("element_weights", "pos_weight")}
+    sizes = {
+        "positive": int(weights["pos_weight"] != 1.0),
+        "weighted": int(weights["element_weights"] != 1.0),
+        "lists": sum(isinstance(item, list) for item in weights.values()),
+    }
+    return LossNests(sizes, cut="" if sizes["lists"] else "elements")
 
 
 def _check_probabilities(y: Array, where: str) -> None:
@@ -166,10 +163,8 @@ def poisson_slopes(y: Array, label: Array, log_input: bool, eps: float) -> Any:
     return np.exp(y) - label if log_input else 1 - label / (y + eps)
 
 
-def _own_sizes(name: str, *names: str, cut: str = "") -> Any:
-    return lambda options, shape: LossNests(
-        f"{name}_fw", f"{name}_bw", {key: int(options[key]) for key in names}, cut=cut
-    )
+def _own_sizes(*names: str, cut: str = "") -> Any:
+    return lambda options, shape: LossNests({key: int(options[key]) for key in names}, cut=cut)
 
 
 def _at_labels(y: Array, label: Array, where: str, options: Mapping[str, Any]) -> tuple[Array, Array]:
@@ -203,7 +198,7 @@ LIKELIHOODS = (
         terms=bce_terms,
         slopes=bce_slopes,
         own_slope=True,
-        nests=_bce_nests("bce"),
+        nests=_bce_nests,
         options=BceSchema,
         labels=_plan,
         values=SHARES,
@@ -218,7 +213,7 @@ LIKELIHOODS = (
         "bce_with_logits",
         terms=logits_terms,
         slopes=logits_slopes,
-        nests=_bce_nests("bce_with_logits"),
+        nests=_bce_nests,
         options=BceLogitsSchema,
         labels=_plan,
         values=SHARES,
@@ -232,7 +227,7 @@ LIKELIHOODS = (
         "kl_div",
         terms=kl_terms,
         slopes=lambda y, label, log_target: -np.exp(label) if log_target else -label,
-        nests=_own_sizes("kl_div", "log_target"),
+        nests=_own_sizes("log_target"),
         options=KlSchema,
         values=lambda options: LOGARITHMS if options["log_target"] else DISTRIBUTION,
         examples=(
@@ -245,7 +240,7 @@ LIKELIHOODS = (
         "poisson_nll",
         terms=poisson_terms,
         slopes=poisson_slopes,
-        nests=_own_sizes("poisson_nll", "log_input", "full", cut="elements"),
+        nests=_own_sizes("log_input", "full", cut="elements"),
         options=PoissonSchema,
         values=COUNTS,
         examples=(
@@ -260,9 +255,7 @@ LIKELIHOODS = (
         slopes=nll_slopes,
         own_slope=True,
         count=class_count,
-        nests=lambda options, shape: LossNests(
-            "nll_fw", "nll_bw", class_sizes(options, shape), cut=may_cut(options, shape)
-        ),
+        nests=lambda options, shape: LossNests(class_sizes(options, shape), cut=may_cut(options, shape)),
         options=ClassLossSchema,
         labels=class_numbers,
         examples=(

@@ -128,7 +128,6 @@ MARGINS = (
         "hinge_embedding",
         terms=lambda y, label, margin: np.where(label > 0, y, np.maximum(0, margin - y)),
         slopes=hinge_slopes,
-        nests=("hinge_embedding_fw", "hinge_embedding_bw"),
         options=HingeSchema,
         values=SIGNS,
         examples=(
@@ -140,7 +139,6 @@ MARGINS = (
         "soft_margin",
         terms=soft_margin_terms,
         slopes=lambda y, label: -label * (0.5 - 0.5 * np.tanh(label * y / 2)),
-        nests=("soft_margin_fw", "soft_margin_bw"),
         values=SIGNS,
         examples=(Example(inputs=((7,),)), Example(inputs=(DrawnInput((2, 3), low=-20, high=20),))),
     ),
@@ -151,8 +149,6 @@ MARGINS = (
         own_slope=True,
         count=_samples,
         nests=lambda options, shape: LossNests(
-            "multi_margin_fw",
-            "multi_margin_bw",
             {
                 "samples": shape[0],
                 "classes": shape[1],
@@ -173,9 +169,7 @@ MARGINS = (
         slopes=cosine_slopes,
         own_slope=True,
         count=_samples,
-        nests=lambda options, shape: LossNests(
-            "cosine_fw", "cosine_bw", {"samples": shape[0], "features": shape[1]}
-        ),
+        nests=lambda options, shape: LossNests({"samples": shape[0], "features": shape[1]}),
         labels=_cosine_plan,
         examples=(Example(inputs=((6,),)), Example({"reduction": "sum"}, ((3,),))),
     ),

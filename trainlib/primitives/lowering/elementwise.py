@@ -192,16 +192,16 @@ def _single(array: Array) -> Array:
 
 
 class LossNests(Struct, frozen=True):
-    """The nests of a loss, and the sizes they name besides `elements`; `per_sample`: one call for each.
+    """The sizes that the nests of a loss name besides `elements`; `per_sample`: one call for each.
 
+    The nests are ``NAME_fw`` and ``NAME_bw`` for the value and the gradient: `name`, or that of the loss.
     `cut`: what has a term of its own, ``places`` of [samples, classes, places] or ``elements``; may be cut.
     """
 
-    value: str
-    gradient: str
     sizes: Mapping[str, int] = {}
     per_sample: bool = False
     cut: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -305,6 +305,7 @@ class LossLowering(AxesLowering):
             slope = self.gradient(op, dict(zip(op.reads, arrays, strict=True)))
             return (slope.astype(np.float32) * share,)
 
-        for nest, target, function in (nests.value, "loss", value), (nests.gradient, "dy", gradient):
+        for end, target, function in ("fw", "loss", value), ("bw", "dy", gradient):
             for sample in range(samples):
+                nest = f"{nests.name or op.primitive}_{end}"
                 build.call(partial(call, nest, sample, target, function))
