@@ -9,7 +9,7 @@ in `scheduler.tiles.code_sizes`; `deploy` writes tables from what they hold.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from arch.spec.timing import SocTiming
 from configs.values import Struct, replace
 from scheduler.addresses.allocation import Interval, align
 from scheduler.planned import Schedule
-from scheduler.programs.program_code import TABLE, OpActions, codes_of, ops_of, with_code
+from scheduler.programs.program_code import TABLE, OpActions, code_by_part, ops_of, with_code
 from scheduler.programs.rolling import Leaf, Loop, Node, first_call, in_records, places_of, runs_of
 from scheduler.tiles.code_cost import are_tables
 from scheduler.tiles.code_sizes import TABLE_PLACES, Sizes, shipped_sizes, table_place_bytes
@@ -78,14 +78,15 @@ def with_tables(schedules: Sequence[Schedule], timing: SocTiming, sizes: Sizes) 
 
     A program so small that most of its functions would stay in the caches keeps them.
     """
-    as_functions = codes_of([schedule.program.actions for schedule in schedules], sizes)
-    if not are_tables(timing, as_functions[0].size_bytes):
+    of_programs = [ops_of(schedule.program.actions) for schedule in schedules]
+    parts = code_by_part([*chain.from_iterable(of_programs)], sizes).values()
+    if not are_tables(timing, sum(sum(part.values()) for part in parts)):
         return list(schedules), 0
     address = begin = align(max(schedule.peak_bytes.get("l2", 0) for schedule in schedules))
     near = align(max(schedule.peak_bytes.get("l1", 0) for schedule in schedules))
     result = []
-    for schedule in schedules:
-        adding = _Adding(schedule, timing, sizes, near, address)
+    for schedule, ops in zip(schedules, of_programs, strict=True):
+        adding = _Adding(schedule, ops, timing, sizes, near, address)
         result.append(adding.schedule)
         address = adding.address
     return result, address - begin
@@ -119,18 +120,17 @@ class _Adding:
     begins, and waited for at the begin of their first op.
     """
 
-    def __init__(self, schedule: Schedule, timing: SocTiming, sizes: Sizes, near: int, address: int) -> None:
+    def __init__(
+        self, schedule: Schedule, ops: list[OpActions], timing: SocTiming, sizes: Sizes, near: int, far: int
+    ) -> None:
         place_bytes = table_place_bytes(timing)
-        self.address, self._near, self._place_bytes = address, near, place_bytes
+        self.address, self._near, self._place_bytes = far, near, place_bytes
         self._actions: list[Action] = []
         self._ids: dict[int, int] = {}
-        ops = ops_of(schedule.program.actions)
         found = [table_of(op, sizes) for op in ops]
         groups = _groups([size_bytes for size_bytes, _ in found], place_bytes, sizes["table"]["fetch"])
         self._ops, self._fetch_cycles = ops, sizes["walk_cycles"]["fetch"]
-        number_of = {
-            number: place for place, group in enumerate(groups) for number in range(group.first, group.end)
-        }
+        number_of = {at: place for place, group in enumerate(groups) for at in range(group.first, group.end)}
         start = self._order(groups, 0, 0) if groups else 0
         for number, op in enumerate(ops):
             own = number_of.get(number, -1)
