@@ -220,11 +220,13 @@ class OpActions:
                 self.forms += [(WORDS[name], what) for name in functions]
             self.counts.append(len(self.forms) - before)
             self.numbers += _numbers_of(action, self.counts[-1])
+        self.nodes = rolled(self.forms)
+        """The statements with loops for what repeats."""
 
     @cached_property
     def table_nodes(self) -> tuple[Node, ...]:
         """The statements with the loops that a table of them has."""
-        return tuple(table_nodes(rolled(self.forms)))
+        return tuple(table_nodes(self.nodes))
 
 
 def _numbers_of(action: Action, statements: int) -> list[tuple[int, ...]]:
@@ -246,11 +248,10 @@ def ops_of(actions: Sequence[Action]) -> list[OpActions]:
     ]
 
 
-def code_by_part(programs: Sequence[Sequence[Action]]) -> dict[str, dict[str, int]]:
-    """Bytes of the code of programs by the rule: functions of ops, kernels, the platform, the walk."""
-    sizes = shipped_sizes()
-    ops = [op for actions in programs for op in ops_of(actions)]
-    teams = [each.team for op in ops for each in op.actions if isinstance(each, Compute)]
+def code_by_part(ops: Sequence[OpActions], sizes: Sizes) -> dict[str, dict[str, int]]:
+    """Bytes of the code of all ops by the rule: functions of ops, kernels, the platform, the walk."""
+    computes = [each for op in ops for each in op.actions if isinstance(each, Compute)]
+    teams = {each.team.kernel: each.team for each in computes}.values()
     return {
         "functions": {
             op.name: sizes["op"]["op"] + sum(_function(op, sizes["op"])[1]) for op in ops if not op.is_table
@@ -264,7 +265,7 @@ def code_by_part(programs: Sequence[Sequence[Action]]) -> dict[str, dict[str, in
 def _function(op: OpActions, sizes: Mapping[str, int]) -> tuple[Iterator[tuple[int, ...]], list[int]]:
     """By statement of an op, as executed, the numbers of its texts, and the bytes of all texts."""
     texts: list[int] = []
-    return iter(_lay([*_written_out(rolled(op.forms), sizes)], sizes, texts)), texts
+    return iter(_lay([*_written_out(op.nodes, sizes)], sizes, texts)), texts
 
 
 WORDS = {

@@ -12,11 +12,12 @@ from arch.blocks.soc import Soc
 from arch.pricing.code_caches import COLD, STEADY, WARM
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.program import Compute, DmaStart
+from arch.spec.soc_config import FORMS
 from configs.errors import DoesNotFitError
 from configs.values import replace
 from pulptrain.__main__ import run
 from pulptrain.inputs.settings import Settings, soc_timing
-from scheduler.programs.program_code import CODE, with_code
+from scheduler.programs.program_code import CODE, code_by_part, ops_of, with_code
 from scheduler.tiles.code_sizes import shipped_sizes
 from shared.kept_plans import prepare
 
@@ -73,6 +74,17 @@ def test_kernels_and_platform_lie_behind_the_ops_and_have_the_sizes_compiled() -
     assert code.size_bytes == code.pieces[0][-1].address + sum(
         [*sizes["platform"].values()][[*sizes["platform"]].index("transfer_1d") :]
     )
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_parts_of_the_code_add_up_to_all_of_it(form: str) -> None:
+    """By the sum without places ops are tables or functions (`scheduler.table_form.with_tables`)."""
+    program = prepare("tutorial-cnn", replace(SETTINGS, form=form)).schedule.program
+    code = with_code(program).code
+    assert code is not None
+    parts = code_by_part(ops_of(program.actions), shipped_sizes())
+    assert bool(parts["walk"]) == (form == "tables")
+    assert sum(sum(part.values()) for part in parts.values()) == code.size_bytes
 
 
 def test_code_larger_than_the_shared_cache_comes_from_l2_in_every_iteration() -> None:

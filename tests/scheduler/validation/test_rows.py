@@ -276,7 +276,11 @@ def test_a_row_with_two_measured_times_is_two_cases() -> None:
         ("micro", {"group": "cluster_pe0", "name": "nopp", "n": 1}, "no operation 'nopp'"),
         ("micro", {"group": "cluster", "name": "nop", "n": 1}, "group 'cluster' has no operation"),
         ("micro", {"group": "sync", "name": "mutex", "n": 1, "cores": 2}, "no row 'mutex'"),
-        ("micro", {"group": "sync", "name": "mutex_lock_unlock_min", "n": 1, "cores": 1}, "cold instruction caches"),
+        (
+            "micro",
+            {"group": "sync", "name": "mutex_lock_unlock_min", "n": 1, "cores": 1},
+            "cold instruction caches",
+        ),
         (
             "dma",
             {"test": "1d_queued", "bytes": 4, "queued": 1 << 30},
