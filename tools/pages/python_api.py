@@ -35,7 +35,8 @@ def options() -> str:
                     found[name] = each
                     takers.setdefault(name, []).append(f"`{function}`")
     rows = (
-        (f"`{name}`", f"`{each.flag}`", ", ".join(takers[name]), each.help) for name, each in found.items()
+        (f"`{name}`", f"`{each.flag or '--' + name.replace('_', '-')}`", ", ".join(takers[name]), each.help)
+        for name, each in found.items()
     )
     return table(("option", "command line", "of", "meaning"), rows)
 

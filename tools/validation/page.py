@@ -277,7 +277,7 @@ def _set(item: MeasuredSet, validation: Validation) -> list[str]:
     untimed = len(results) - len(timed(results))
     if untimed:
         lines += [
-            f"{untimed} of them are the base that is subtracted from the others, so they have no time.",
+            f"{untimed} rows are a baseline, which is subtracted from the others; they have no error.",
             "",
         ]
     lines += [f"![{item.name}, predicted against measured]({item.picture})", ""]
