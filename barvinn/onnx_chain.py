@@ -39,7 +39,7 @@ def input_map(graph: OnnxGraph, input_shape: Sequence[int] | None) -> tuple[int,
     if len(graph.inputs) != 1:
         names = ", ".join(graph.inputs) or "none"
         raise InputError(
-            f"the model has inputs {names}, but must have one",
+            f"the model has {len(graph.inputs)} inputs ({names}), but must have one",
             where=graph.path,
             cure="use a model with one input",
         )
@@ -87,8 +87,8 @@ def _check_chained(reader: ForwardReader) -> None:
     for node in graph.nodes:
         read = [name for name in node.inputs if name and not isinstance(reader.known[name], Constant)]
         others = [f"'{user.name}'" for name in read for user in reader.readers[name] if user is not node]
-        others += ["the caller" for name in read if name in graph.outputs]
-        cure = "use a network without shortcuts"
+        others += ["the output of the graph" for name in read if name in graph.outputs]
+        cure = "use a network without residual connections, where each result is read once"
         if len(read) > 1:
             reason = f"{node.op} reads the two results {read[0]!r} and {read[1]!r}: residual connections and "
             reason += "products of activations are not supported"
@@ -144,7 +144,7 @@ class _Chain:
 
     def _step(self, layer: LayerSpec) -> None:
         if layer.type not in STEPS:
-            raise CannotTakeError(f"op {self._node.op} is not supported ({layer.type})", f"use one of {OPS}")
+            raise CannotTakeError(f"BARVINN does not support op {self._node.op}", f"use one of {OPS}")
         STEPS[layer.type](self, layer)
 
     def _values(self, layer: LayerSpec, role: str, default: float = 0.0) -> Reals:
@@ -156,7 +156,7 @@ class _Chain:
         if layer.type == "depthwise" or layer.attributes.get("groups", 1) != 1:
             groups = layer.attributes.get("groups", len(weights))
             raise CannotTakeError(
-                f"a convolution with {groups} groups is not supported", "use a dense one: group = 1"
+                f"a convolution with {groups} groups is not supported", "use a convolution with group = 1"
             )
         kernel = (*weights.shape[2:], 1, 1)[:2]
         self._add(layer, "conv", weights.reshape(*weights.shape[:2], *kernel), **_window(layer, stride=1))
@@ -224,8 +224,8 @@ class _Chain:
     def _affine(self, gain: Reals | float, offset: Reals | float) -> None:
         """y = gain · x + offset, of the last layer's result."""
         if not self._open:
-            reason = f"{self._node.op} does not follow a Conv, Gemm or MatMul directly"
-            raise CannotTakeError(f"{reason}, so it cannot be merged with one", "move it directly after one")
+            reason = f"{self._node.op} must follow a Conv, Gemm or MatMul directly, to be merged with it"
+            raise CannotTakeError(reason, "move the node directly after a Conv, Gemm or MatMul")
         last = self._layers[-1]
         factor, summand = (self._channels(np.asarray(each), last.shape.co) for each in (gain, offset))
         self._layers[-1] = replace(last, gain=last.gain * factor, offset=last.offset * factor + summand)
@@ -237,7 +237,8 @@ class _Chain:
         axis = values.ndim - (1 if self._is_row else 3)
         if not 0 <= axis < values.ndim or not values.shape[axis] == channels == values.size:
             raise CannotTakeError(
-                f"the constant has shape {list(values.shape)}", "use one number, or one per output channel"
+                f"the constant has shape {list(values.shape)}, which is not supported",
+                f"use a constant with 1 element, or {channels} (one per output channel)",
             )
         return values.ravel()
 
@@ -258,7 +259,11 @@ class _Chain:
         if self._is_row and columns == 1 and made[-1] == channels:
             return
         if made != (1, channels * rows * columns):
-            raise CannotTakeError(f"it reshapes {self._map} to {list(made)}, not [1, C*H*W]", "use Flatten")
+            whole = [1, channels * rows * columns]
+            raise CannotTakeError(
+                f"the node reshapes {[1, *self._map]} to {list(made)}, but must reshape to {whole}",
+                "use Flatten",
+            )
         self._is_row = True
         self._open = False
 

@@ -20,7 +20,7 @@ from arch.blocks.soc import Soc
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.program import Compute, Effect, Place, Program
 from arch.spec.soc_config import load_soc
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import Prepared, prepare
 from scheduler.executor import Executor
 from traces.events import Work

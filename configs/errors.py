@@ -186,7 +186,8 @@ class DoesNotFitError(PulptrainError):
         )
         of_what = " of the tensors" if any(item.fits is None for item in levers) else ""
         super().__init__(
-            f"{level.upper()} is too small{f' for {what}' if what else ''}: {required_bytes} B required, "
+            f"{level if ' ' in level else level.upper()} is too small{f' for {what}' if what else ''}: "
+            f"{required_bytes} B required, "
             f"{available_bytes} B available, {self.missing_bytes} B missing"
             + (f"\n  largest contributors:{listing}" if listing else "")
             + (

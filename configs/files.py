@@ -297,8 +297,7 @@ def _cannot_be_written(error: Exception, where: str, name: str = "") -> InputErr
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     what = f"cannot write to {name!r}" if name and name != where else "cannot be written"
     cure = "create the folder first, or use one that exists"
-    return InputError(
-        f"{what}: {reason}",
-        where=where,
-        cure=cure if isinstance(error, FileNotFoundError) else _ANOTHER_PLACE,
-    )
+    cure = cure if isinstance(error, FileNotFoundError) else _ANOTHER_PLACE
+    is_file = isinstance(error, FileExistsError | NotADirectoryError)
+    cure = "use the name of a folder, not of a file" if is_file else cure
+    return InputError(f"{what}: {reason}", where=where, cure=cure)

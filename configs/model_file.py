@@ -18,15 +18,12 @@ from pydantic import Field
 from configs.errors import ConfigError, shortened
 from configs.library import open_config
 from configs.problems import Problems
-from configs.schema import Schema, validate
+from configs.schema import ALLOWED, MODEL_NAME, NAME, Schema, validate
 from configs.suggest import suggestion
 from configs.values import Struct, replace
 from configs.yaml_file import Node
 
 _Positive = Annotated[int, Field(ge=1)]
-NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
-"""What inputs, labels and layers may be called."""
-
 _Name = Annotated[str, Field(pattern=NAME)]
 _ChannelRange = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2, max_length=2)]
 
@@ -286,7 +283,7 @@ class ModelSchema(Schema):
 
     either: ClassVar[Mapping[str, str]] = {"input": "inputs", "loss": "losses"}
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+    name: Annotated[str, Field(pattern=MODEL_NAME)]
     """Name in tables, pictures and folders."""
     description: str = ""
     """Description in one sentence."""
@@ -467,7 +464,7 @@ def _inputs(top: Mapping[str, Node], dataset: str) -> tuple[InputSpec, ...]:
     given = top["inputs"].mapping("'inputs'")
     for name, node in given.items():
         if not re.fullmatch(NAME, name):
-            raise node.error(f"'{name}' is not a valid name", "use letters, digits and _")
+            raise node.error(f"'{name}' is not a valid name", f"use only {ALLOWED[NAME]}")
     if not given:
         raise top["inputs"].error("'inputs' is empty", "write e.g. inputs: {image: {shape: [3, 32, 32]}}")
     return tuple(_input(name, node, f"input '{name}'", dataset) for name, node in given.items())

@@ -166,7 +166,7 @@ class ParameterSchema(Schema):
     def _scalar(cls, value: Any) -> Any:
         if isinstance(value, str | int | float | bool):
             return value
-        raise ValueError("a name must be a number, a text, true or false")
+        raise ValueError("Input should be a number, a text, true or false")
 
     @field_validator("description", "source")
     @classmethod
@@ -210,7 +210,8 @@ def load_parameters(
         try:
             value = _value(text, old.unit, path, where)
         except ConfigError as error:
-            cure = f"{error.cure}; {tree.name} has {old.value} {old.unit}".removesuffix(" count")
+            has = f"; {tree.name} has {old.value} {old.unit}".removesuffix(" count").removesuffix(" choice")
+            cure = error.cure if error.cure is None or old.unit == "flag" else error.cure + has
             raise ConfigError(error.message, where=where, cure=cure) from None
         changed[path] = replace(old, value=value, source="set by the user", assumed=False, where=where)
     return replace(tree, parameters=MappingProxyType(changed))

@@ -25,6 +25,16 @@ class Schema(BaseModel):
     """Key -> another that may stand in its place: one of the two must be given."""
 
 
+NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
+"""What inputs, labels and layers may be called."""
+
+MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+
+ALLOWED = {
+    NAME: "letters, digits and _, and begin with a letter or _",
+    MODEL_NAME: "letters, digits, _, . and -, and begin with a letter or digit",
+}
+
 SchemaT = TypeVar("SchemaT", bound=Schema)
 
 
@@ -110,7 +120,7 @@ def validate_values(schema: type[SchemaT], values: Mapping[str, Any], what: str,
         return schema.model_validate(dict(values))
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
-        key = ".".join(str(step) for step in detail["loc"])
+        key = ".".join(str(step) for step in detail["loc"] if "-" not in str(step))  # "constrained-int"
         given = f" is {detail['input']!r}" if detail["loc"] else ""
         raise _told(detail, f"'{key}' of {what}{given}", where) from None
 
@@ -132,12 +142,10 @@ def _told(detail: ErrorDetails, what: str, where: str) -> ConfigError:
     message = detail["msg"].removeprefix("Value error, ")
     needed = message.removeprefix("Input should be ")
     if detail["type"] == "too_short":
-        return ConfigError(f"{what}, but needs an entry", where=where, cure="add an entry")
+        return ConfigError(f"{what} without entries, but needs one", where=where, cure="add an entry")
     if detail["type"] == "string_pattern_mismatch":
-        allowed = detail["ctx"]["pattern"]
-        return ConfigError(
-            f"{what}, but must match {allowed}", where=where, cure="use only allowed characters"
-        )
+        allowed = ALLOWED[detail["ctx"]["pattern"]]
+        return ConfigError(f"{what}, but must consist of {allowed}", where=where, cure=f"use only {allowed}")
     if needed == message:
         return ConfigError(
             f"{what}: {message[:1].lower()}{message[1:]}", where=where, cure="correct the value"

@@ -204,6 +204,11 @@ _SYNTAX = (
         "use as many spaces as the neighbouring lines; write one item '- ...' or one 'key: value' per line",
     ),
     (r"character '(.)' that cannot start", "a value cannot begin with {0}", "put the text in quotes"),
+    (
+        r"the node content, but found '(.*)'",
+        "a value is missing before '{0}'",
+        "add the value, or use quotes",
+    ),
 )
 """Mistakes of syntax: what the parser says, what is wrong, what helps. `start` is where the text began."""
 
@@ -279,8 +284,9 @@ class _Converter:
         except (ValueError, TypeError, OverflowError, LookupError, AttributeError) as error:
             # What a tag asks for and the text does not give (!!int abc), or more digits than Python reads.
             shown = shortened(str(node.value))
+            kind = node.tag.rpartition(":")[2]
             raise self.error(
-                node, f"'{shown}' cannot be read as {node.tag}: {error}", "write another value"
+                node, f"'{shown}' is not a valid {kind}: {error}", "write another value"
             ) from None
         if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
             raise self.error(

@@ -35,11 +35,11 @@ from configs.version import VERSION
 
 __version__ = VERSION
 
-LAYERS_MODULE = "pulptrain.given.layers"
+LAYERS_MODULE = "pulptrain.inputs.layers"
 """Where layers, losses and optimizers are: every name of it is one of ours too."""
 
 _BY_MODULE = {
-    "pulptrain.given.chip": "soc Soc",
+    "pulptrain.inputs.chip": "soc Soc",
     "pulptrain.python.network": "model Model Sequential from_torch",
     "pulptrain.python.api": "run tune fit explore validate load compare speed_up what_if deploy",
     "pulptrain.python.result": "Result",
@@ -64,9 +64,9 @@ if TYPE_CHECKING:
     from configs.errors import PulptrainError as PulptrainError
     from configs.errors import WrongNumbersError as WrongNumbersError
     from pulptrain.deploying.deployed import Deployed as Deployed
-    from pulptrain.given.chip import Soc as Soc
-    from pulptrain.given.chip import soc as soc
-    from pulptrain.given.layers import *  # noqa: F403
+    from pulptrain.inputs.chip import Soc as Soc
+    from pulptrain.inputs.chip import soc as soc
+    from pulptrain.inputs.layers import *  # noqa: F403
     from pulptrain.predicting.gains import Gains as Gains
     from pulptrain.python.answers import Explored as Explored
     from pulptrain.python.answers import Fitted as Fitted

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes what planning chooses for models of the zoo, and what a run then takes, as JSON.
 
-    .venv/bin/python tools/dump_plans.py FOLDER [--buffering single ...] [--l1 64KiB ...] [MODEL...]
+    .venv/bin/python tools/dump_plans.py FOLDER [MODEL...] [--buffering single ...] [--l1 64KiB ...]
+        [--l2 1MiB] [--form readable]
 
 Run it before and after a change that is to change no plan and compare the folders with ``diff -r``: every
 tiling with its estimate and its buffers, the candidates counted, and as checksums all slices, counters,
@@ -28,7 +29,7 @@ from arch.pricing.team_cost_model import TeamCostModel
 from configs.errors import PulptrainError
 from configs.library import list_names
 from configs.values import Struct
-from pulptrain.given.settings import Settings, schedule_options, soc_timing
+from pulptrain.inputs.settings import Settings, schedule_options, soc_timing
 from pulptrain.running.session import model_of
 from scheduler.executor import Executor
 from scheduler.options import of_programs
@@ -108,6 +109,11 @@ def plans_of(model: str, settings: Settings) -> list[dict[str, Any]]:
     return plans
 
 
+def file_name(words: Iterable[str | None]) -> str:
+    """Of the model and what is asked of it. The folders of a model's path are words, too."""
+    return "_".join(word for word in words if word).replace("/", "-").lstrip("-") + ".json"
+
+
 def main() -> None:
     """Write a file per model, buffering and size of L1."""
     parser = argparse.ArgumentParser(
@@ -119,14 +125,15 @@ def main() -> None:
     parser.add_argument("--l1", nargs="+", default=["64KiB", "32KiB", "128KiB"])
     parser.add_argument("--l2")
     parser.add_argument("--resident")
+    parser.add_argument("--form")
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
     for model in asked.models:
         for buffering in asked.buffering:
             for l1 in asked.l1:
-                settings = Settings(buffering=buffering, l1=l1, l2=asked.l2, resident=asked.resident)
-                words = (model, buffering, l1, asked.l2, asked.resident)
-                file = asked.folder / ("_".join(word for word in words if word) + ".json")
+                same = {"l2": asked.l2, "resident": asked.resident, "form": asked.form}
+                settings = Settings(buffering=buffering, l1=l1, **same)
+                file = asked.folder / file_name((model, buffering, l1, *same.values()))
                 if not file.exists():
                     text = json.dumps(plans_of(model, settings), indent=1, sort_keys=True)
                     file.write_text(text + "\n", encoding="utf-8")

@@ -23,8 +23,8 @@ from configs.energy_model import Coefficient, EnergyModel, energy_text, load_ene
 from configs.files import write_text
 from configs.model_file import read_model
 from configs.values import replace
-from pulptrain.given.layers import node_of
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.layers import node_of
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.energy import activity_from
 from pulptrain.running.primitive_run import run_primitive
 from pulptrain.running.session import run_model

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes `pulptrain/given/layers.pyi`: for type checkers what its module makes at run time.
+"""Writes `pulptrain/inputs/layers.pyi`: for type checkers what its module makes at run time.
 
 python -m tools.layer_stubs          writes it
 """
@@ -10,9 +10,9 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pulptrain.given.layers import CLASSES, Layer, Loss, keyword_fields, option_keys
+from pulptrain.inputs.layers import CLASSES, Layer, Loss, keyword_fields, option_keys
 
-STUB = Path(__file__).resolve().parents[1] / "pulptrain" / "given" / "layers.pyi"
+STUB = Path(__file__).resolve().parents[1] / "pulptrain" / "inputs" / "layers.pyi"
 
 IN_PYTHON = {
     "name": "str | None",

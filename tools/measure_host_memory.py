@@ -111,7 +111,7 @@ def measure(case: str, form: str) -> Measured:
 
 def _run(case: Case, form: str) -> Measured:
     # Imported here, so that the process that only asks for it is small.
-    from pulptrain.given.settings import Settings
+    from pulptrain.inputs.settings import Settings
     from pulptrain.running import number_check
     from pulptrain.running.session import prepare, run_prepared
     from scheduler.memory.host_memory import HostUse, host_memory_parts

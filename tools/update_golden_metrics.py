@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.library import list_names
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import run_model
 from traces.totals import summed
 

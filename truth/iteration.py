@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from configs.dtypes import is_float
 from configs.values import Struct, replace
-from truth.given import DisagreementError, Given, Source
 from truth.layers import BOTH
 from truth.network import SCALE, Network, NetworkLayer
 from truth.rates import group_of, options_of
+from truth.source import DisagreementError, Given, Source
 from truth.steps import LOSS_KEYS, LOSSES, OPTIMIZERS, STATES, UNLABELLED, updated
 
 Array = NDArray[Any]

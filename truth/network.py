@@ -9,8 +9,8 @@ from typing import Any
 
 from configs.dtypes import BY_WORD, is_narrow
 from configs.values import Struct, replace
-from truth.given import Given
 from truth.layers import LAYERS, Layer, low_rank_names
+from truth.source import Given
 from truth.steps import LOSSES, OPTIMIZERS
 
 LAYER_KEYS = (

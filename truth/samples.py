@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import configs
-from truth.given import Given
 from truth.network import Network
 from truth.rates import options_of
+from truth.source import Given
 from truth.steps import CLASS_NUMBERS, STARTS, UNLABELLED
 
 Array = NDArray[Any]

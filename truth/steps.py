@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.nn import functional as fn
 
-from truth.given import DisagreementError
+from truth.source import DisagreementError
 
 LossOf = Callable[..., Any]
 

@@ -282,14 +282,14 @@ def _check_relations(soc: SocTiming, places: Mapping[str, str], file: str = "") 
         raise refused(
             "l1.tables_bytes",
             ("l2.holds_code", "form"),
-            "must be 0: constants of the chip lie in flash, which its DMA cannot read",
+            "must be 0: the tables of the program lie in flash, which the DMA of this chip cannot read",
             f"use --form {READABLE}",
         )
     if soc.l1.tables_bytes and soc.dma.transfer_ids < 2:
         raise refused(
             "dma.transfer_ids",
             ("l1.tables_bytes", "form"),
-            "must be 2 or more: tables need one, and all other transfers one",
+            f"must be 2 or more with --form {TABLES}: one ID for tables, one for all other transfers",
             f"use --form {READABLE}",
         )
     if soc.dma.l1_bytes_per_cycle % soc.l1.word_bytes:
@@ -360,7 +360,7 @@ def _check_type(parameter: Parameter, kind: type) -> None:
 
 def _check_value(path: str, value: Any, unit: str, where: str | None) -> None:
     """Raise `ConfigError` unless `value` is legal for the parameter at `path`."""
-    problem, cure = None, ""
+    problem, cure, of_unit = None, "", "" if unit == "count" else f" {unit}"
     largest = MAXIMUM_BY_PATH.get(path, MAXIMUM_BY_UNIT.get(unit))
     smallest = MINIMUM_BY_PATH.get(path, MINIMUM_BY_UNIT.get(unit))
     if path in CHOICES:
@@ -371,9 +371,9 @@ def _check_value(path: str, value: Any, unit: str, where: str | None) -> None:
     elif unit == "B/peripheral cycle" and not value >= SLOWEST_BUS:
         problem, cure = f"must be above 0, {SLOWEST_BUS} or more", f"use {SLOWEST_BUS} {unit} or more"
     elif smallest is not None and value < smallest:
-        problem, cure = f"must be at least {smallest}", f"use {smallest} {unit} or more"
+        problem, cure = f"must be at least {smallest}", f"use {smallest}{of_unit} or more"
     elif largest is not None and value > largest:
-        problem, cure = f"must be at most {largest}", f"use {largest} {unit} or less"
+        problem, cure = f"must be at most {largest}", f"use {largest}{of_unit} or less"
     elif unit == "B" and value > ADDRESS_SPACE_BYTES:
         problem, cure = f"is beyond the address space of {ADDRESS_SPACE_BYTES} B", "use a smaller size"
     elif path in POWERS_OF_TWO and value & (value - 1):

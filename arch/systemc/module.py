@@ -84,7 +84,7 @@ class Port(Generic[T]):
     def bind(self, target: T) -> None:
         """Connect the port. Raises `PulptrainError` when it is already bound."""
         if self._target is not None:
-            raise PulptrainError("port is bound twice", where=self.path)
+            raise PulptrainError("the port is bound twice", where=self.path, cure="bind the port once")
         self._target = target
 
     @property
@@ -143,7 +143,7 @@ class Module:
         loose = [port.path for module in self.modules() for port in module.ports if not port.bound]
         if loose:
             raise PulptrainError(
-                f"elaboration failed: not bound: {', '.join(loose)}",
+                f"elaboration failed, because these ports are not bound: {', '.join(loose)}",
                 where=self.path,
                 cure="bind every port in the constructor of the parent module",
             )

@@ -85,6 +85,7 @@ class Mvu(Module):
                 f"register {name} is written in cycle {at_cycles}, but the running job uses it until "
                 f"cycle {self._live_until[name]}",
                 where=self.path,
+                cure="write the register after the job has ended",
             )
         self.registers[name] = write.value
 
@@ -181,7 +182,7 @@ class Mvu(Module):
             if np.intersect1d(ports, earlier).size:
                 both = f"{what} from {sender.path} and another word"
                 raise RaceError(
-                    f"{both} are written to one bank in the same cycle; one is lost",
+                    f"{both} are written to one bank of the activation RAM in the same cycle; one is lost",
                     where=self.path,
                     cure="start one of the two senders later, or place its output in another bank",
                 )
@@ -217,10 +218,11 @@ class Mvu(Module):
         period = int(np.diff(ends).min(initial=job.countdown))
         if (len(ends) > 1 and period < job.output_bits) or ends[0] < self._quantiser_free:
             raise RaceError(
-                f"job '{job.what}' of {job.layer} has a result after {min(period, int(ends[0]) - begin)} "
-                f"cycles, while up to {job.output_bits} bit planes are still being stored: some are "
-                "overwritten",
+                f"job '{job.what}' of layer {job.layer} computes a result in "
+                f"{min(period, int(ends[0]) - begin)} cycles, but storing one takes {job.output_bits} cycles "
+                "(one per output bit): results are overwritten",
                 where=self.path,
+                cure="use one job per result, or fewer output bits",
             )
         self._quantiser_free = int(ends[-1]) + job.output_bits
 

@@ -175,13 +175,13 @@ def _loads(layer: IntegerLayer, blocks: range, timing: BarvinnTiming) -> list[ra
     if most < 1 or shape.taps > longest_loop:
         word_bytes = LANES * LANES // 8
         raise DoesNotFitError(
-            "weight RAM",
+            "the weight RAM of a matrix-vector unit",
             words * word_bytes,
             memory.weight_words * word_bytes,
             where=shape.name,
             contributors=(Contributor(f"weights of 64 output channels, {words} words", words * word_bytes),),
-            cure="use fewer bits per weight, a smaller kernel or fewer input channels (sums cannot "
-            "continue over several jobs)",
+            cure="use fewer bits per weight (--wprec), a smaller kernel or fewer input channels: the weights "
+            "of 64 output channels must fit at once",
         )
     parts = -(-len(blocks) // most)
     cuts = [_part(len(blocks), parts, index) for index in range(parts)]
@@ -212,7 +212,7 @@ def _owned(layer: IntegerLayer, output_base: int, rows: range, blocks: range) ->
 
 def _maps_do_not_fit(layer: IntegerLayer, words_in: int, words_out: int, depth: int) -> DoesNotFitError:
     return DoesNotFitError(
-        "activation RAM",
+        "the activation RAM of a matrix-vector unit",
         (words_in + words_out) * WORD_BYTES,
         depth * WORD_BYTES,
         where=layer.shape.name,

@@ -88,8 +88,8 @@ def _run_jobs(layer: IntegerLayer, share: UnitShare, run: _Run, timing: BarvinnT
     extra = rules.extra_cycles if layer.uses_scalers or layer.uses_biases else 0
     if extra >= 2 * products:
         raise UnsupportedLayerError(
-            f"a new result comes every {products} cycles, but the hardware applies scale and bias "
-            f"{extra} cycles late, so to a later result",
+            f"the published RTL applies scale and bias {extra} cycles too late, but the layer computes a "
+            f"result every {products} cycles: scale and bias would go to a later result",
             where=layer.shape.name,
             cure="use more bits (--aprec, --wprec), or --behaviour documented",
         )

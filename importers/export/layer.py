@@ -86,7 +86,7 @@ class Layer:
                 return self.node("Transpose", (same,), part=f"{name}_turned", perm=[1, 0])
             if any(np.isin(places, np.frombuffer(taken, places.dtype)).any() for _, taken in elements):
                 raise CannotTakeError(
-                    "the layer shares weights with one whose ONNX op needs another order",
+                    "the layer shares weights with another layer, but ONNX stores them in different orders",
                     "convert to a model file instead: NAME.yaml",
                 )
             elements[places.shape, places.tobytes()] = tensor

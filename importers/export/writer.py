@@ -291,10 +291,11 @@ def _check_sayable(spec: ModelSpec, layer: LayerSpec) -> None:
         isinstance(lent, str) or not {"running_mean", "running_var"}.isdisjoint(lent)
     ):
         raise CannotTakeError(
-            "running statistics that several layers move are not supported", "let one have them"
+            "running statistics that several layers share are not supported",
+            "use separate running statistics for each layer",
         )
     if layer.computed:
-        raise CannotTakeError("weights that other layers compute are not supported", "use stored weights")
+        raise CannotTakeError("ONNX export of computed weights is not supported", "use stored weights")
     published = layer_primitive(layer.type, layer.where).published
     if AS_PUBLISHED in (layer.variant, spec.variant) and published is not None:
         unsaid = published.options.keys() - layer.attributes.keys()

@@ -52,8 +52,8 @@ class Problem:
 
     def __str__(self) -> str:
         shape = f" of shape {list(self.shape)}" if self.shape is not None else ""
-        place = f" ({self.where})" if self.where else ""
-        return f"{self.name}: {self.op}{shape}{place}: {self.reason}; try: {self.nearest}"
+        place = f", {self.where}" if self.where else ""
+        return f"{self.name} ({self.op}{shape}{place}): {self.reason}; try: {self.nearest}"
 
 
 class CannotTakeError(Exception):
@@ -263,7 +263,7 @@ class Draft:
 
     def refuse_problems(self, nodes: int) -> None:
         """Raise UnsupportedLayerError that lists everything that could not be taken over."""
-        refuse(self.problems, f"of {nodes} operations cannot be trained here", self.where, LAYERS)
+        refuse(self.problems, f"of {nodes} operations are not supported", self.where, LAYERS)
 
     def share_weights(self) -> frozenset[str]:
         """A trained weight that several layers read belongs to the first; the others take it from there.
@@ -352,7 +352,7 @@ def _trainable(
         if not step.forward and written & asked and frozen:
             names = ", ".join(PARAMETER_NAMES.get(role, role) for role in frozen)
             raise CannotTakeError(
-                f"frozen: {names}; but other parameters of the layer are trained",
+                f"the layer freezes only some of its parameters ({names}), which is not supported",
                 "train all parameters of the layer, or freeze all",
             )
     possible = {role for role, parameter in plan.parameters.items() if parameter.trainable}

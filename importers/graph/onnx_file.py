@@ -419,7 +419,9 @@ def _check_ops(graph: OnnxGraph) -> None:
         ):
             if len(names) > most:
                 raise _wrong(
-                    f"the node has {len(names)} {what}, at most {most} in opset {graph.opset}", place, CHECKED
+                    f"the node has {len(names)} {what}, opset {graph.opset} allows at most {most}",
+                    place,
+                    CHECKED,
                 )
         for name, declared in zip(node.inputs, schema.inputs, strict=False):
             tensor = graph.tensors.get(name)

@@ -438,6 +438,12 @@ class _Reader:
             return False
         return self.torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
+    def _for_every_sample(self, op: str, node: Any) -> bool:
+        """Whether it repeats what is there once for every sample of the batch, and nothing else."""
+        shape, fed = shape_of(node) or (), self.draft.tensors.get(self.draft.first_input)
+        wanted = (fed.shape[0], *(1,) * (len(shape) - 1)) if shape and fed is not None else ()
+        return op in ("repeat", "tile") and shape[:1] == wanted[:1] and tuple(node.args[1]) == wanted
+
     def _folded(self, op: str, node: Any, arguments: Mapping[str, Any], place: str) -> Any:
         """A node that reads no activation, computed; more than moves of a trained parameter are layers."""
         torch = self.torch
@@ -467,9 +473,10 @@ class _Reader:
             places = run(lambda one: one.places)
             if isinstance(result, (list, tuple)):
                 pairs = zip(result, places, strict=True)
-                return [Held(part, one.source, place, one.trained) for part, place in pairs]
-            return Held(result, one.source, places, one.trained)
-        if op == "expand" and held[0].made is not None and held[0].places is None:
+                return [replace(one, tensor=part, places=place) for part, place in pairs]
+            return replace(one, tensor=result, places=places)
+        wide = op == "expand" or self._for_every_sample(op, node)
+        if wide and held[0].made is not None and held[0].places is None:
             places = run(lambda one: torch.from_numpy(one.constant.places))
             return replace(held[0], tensor=result, places=places)
         if op not in SHAPES_ONLY and any(one.trained or one.made for one in held):

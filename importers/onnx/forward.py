@@ -258,7 +258,7 @@ class ForwardReader:
         """
         word = self._end(self._activation(self.graph.outputs[0]))
         if "." in word:
-            raise self._wrong("the output is one of several of a node", "end in a node with one output")
+            raise self._wrong("the last node has several outputs", "end the graph in a node with one output")
         self.draft.without_unused(word)
         last = next(layer for layer in self.draft.layers if layer.name == word)
         self.draft.layers.remove(last)

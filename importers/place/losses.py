@@ -26,7 +26,8 @@ def either(special: Callable[[Node], Any], plain: Handler | None) -> Handler:
             return terms
         if plain is None or any(isinstance(item, Terms) for item in node.arguments.values()):
             raise CannotTakeError(
-                "computing with losses or sums over samples is not supported", "only add and scale losses"
+                "computing with losses or sums over samples is not supported, except adding and scaling",
+                "add losses, and multiply each by a constant",
             )
         return plain(node)
 

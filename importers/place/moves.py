@@ -324,15 +324,20 @@ def arranged(site: Site, views: Sequence[View], places: Array) -> View:
     return made.permuted(order)
 
 
-MISFIT = "the indices of the node do not fit the tensor"
+MISFIT = "the shape of the indices does not fit the shape of the data"
 
 
 def inside(index: Array, sizes: Any) -> Array:
     """Numbers of elements counted from the front. Raises `CannotTakeError` where there are none."""
     if not index.size or (np.ndim(sizes) and index.shape[-1] != len(sizes)):
         raise CannotTakeError(MISFIT, CHECKED)
-    if ((index < -np.array(sizes)) | (index >= np.array(sizes))).any():
-        raise CannotTakeError("an index of the node is outside the dimension", "use indices of elements")
+    outside = (index < -np.array(sizes)) | (index >= np.array(sizes))
+    if outside.any():
+        wrong, size = index[outside][0], np.broadcast_to(sizes, index.shape)[outside][0]
+        raise CannotTakeError(
+            f"index {wrong} is outside the dimension, which has {size} elements",
+            f"use indices from {-size} to {size - 1}",
+        )
     return np.asarray(index % np.array(sizes))
 
 

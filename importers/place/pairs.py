@@ -130,7 +130,7 @@ def _per_sample(constant: Constant, like: View) -> tuple[Constant, Shape, int | 
     batch_dim = like.batch_dim
     if batch_dim is not None and not like.samples_only(batch_dim):
         raise CannotTakeError(
-            "the batch is merged with another dimension, which no constant can be combined with",
+            "a constant cannot be combined with a tensor whose batch is merged with another dimension",
             "keep the batch as a separate first dimension",
         )
     shape = (1,) * (len(like.dims) - len(constant.shape)) + constant.shape

@@ -29,7 +29,7 @@ def sequence(site: Site, view: View, batch_dim: int, nearest: str) -> str:
     if len(view.dims) != 3 or not is_there:
         place = "first" if batch_dim == 0 else "second"
         what = f"the {place} dimension of input {list(view.shape)} must be the batch"
-        raise CannotTakeError(f"{what}: the state would go from sample to sample", nearest)
+        raise CannotTakeError(f"{what}, or states would mix samples", nearest)
     ordered = in_order(site, view.swapped(0, batch_dim))
     shape = (view.batch, view.shape[1 - batch_dim], view.shape[2])
     return site.reshaped(ordered.word, shape)

@@ -161,15 +161,15 @@ class TrainingDraft:
                     names.append(role.rstrip("?"))
                 elif not role.endswith("?"):
                     raise CannotTakeError(
-                        f"step {step} of {kind} needs tensor {role}",
-                        f"add {role} as an input or output of the node",
+                        f"step {step} of {kind} needs tensor {role}, which the node does not have",
+                        f"connect the input or output of the node for tensor {role}",
                     )
             return tuple(names)
 
         reads, writes = present(declared_step.reads), present(declared_step.writes)
         if any(roles[role] in self.gradients for role in reads):
             self.gradients |= {roles[role] for role in writes}
-        self.builder.emit(site, kind, declared_step, roles, plan.attributes, reads=reads, writes=writes)
+        self.builder.emit(declared_step.op(site, kind, roles, plan.attributes, reads=reads, writes=writes))
 
     def has_other_names(self, name: str) -> bool:
         """Whether another tensor of the file lies where this one does."""
@@ -187,7 +187,7 @@ class TrainingDraft:
         self.add(name, self.shape(total), "gradient", alias_of=total)
         self.gradients.add(name)
         roles = {"a": total, "b": gradient, "sum": name}
-        self.builder.emit(site, gradient_ops.ADDED.name, gradient_ops.ADDED.step, roles, {})
+        self.builder.emit(gradient_ops.ADDED.step.op(site, gradient_ops.ADDED.name, roles, {}))
         return name
 
     def keep(self, node: OnnxNode, key: str, kept: Kept) -> None:

@@ -277,7 +277,7 @@ class _Reader:
             raise self._wrong("the graph has no outputs", "use a graph with at least one output")
         missing = [name for name in graph.outputs if name not in draft.names]
         if missing:
-            raise self._wrong(f"no operation here computes the output '{missing[0]}'", "use outputs of nodes")
+            raise self._wrong(f"no node computes the output '{missing[0]}'", "use outputs of nodes")
         results = {name: draft.lies_in(draft.names[name])[-1] for name in graph.outputs}
         draft.without_unused(results.values())
         fed = {name: draft.names[name] for name in self.data}
@@ -316,12 +316,12 @@ class _Reader:
         for weight, gradient, _ in self.updates:
             gradients[draft.read(weight)] = draft.read(gradient)
         if not gradients:
-            raise self._wrong("does not train a weight", "SGD or InPlaceAccumulatorV2 nodes")
+            raise self._wrong("the graph trains no weight", "add SGD or InPlaceAccumulatorV2 nodes")
         updates = self._updates(optimizer, totals)
         rates = {rate for _, _, rate in updates if rate is not None}
         if len(rates) > 1:
             several = ", ".join(map(str, sorted(rates)))
-            raise self._wrong(f"several learning rates: {several}", "use one for all weights")
+            raise self._wrong(f"the graph has learning rates {several}", "use one for all weights")
         said = next(iter(rates), None)
         rate = said if said is not None else (learning_rate or DEFAULT_LEARNING_RATE)
         notes = []

@@ -95,7 +95,7 @@ def _loss(item: TrainingNode, gradient: str) -> None:
     draft.alias(gradient, seed)
     draft.add(LOSS, (1,), "loss")
     roles = {"y": y, "label": label, "loss": LOSS, "dy": seed}
-    draft.builder.emit(item.site, kind, loss.step, roles, checked)
+    draft.builder.emit(loss.step.op(item.site, kind, roles, checked))
 
 
 def _loss_grad(item: TrainingNode) -> None:
@@ -184,7 +184,7 @@ def _recurrent_grad(item: TrainingNode) -> None:
     kept = draft.recall(kind, item.node.input(gates))
     if kept is None:
         raise CannotTakeError(
-            f"no {item.kind.removesuffix('Grad')}Training node writes its gates",
+            f"the graph has no {item.kind.removesuffix('Grad')}Training node that computes the gates",
             "put the forward node in the same graph",
         )
     if item.has(arriving + 2) or any(map(item.out, range(4, 7))):
@@ -271,7 +271,7 @@ def _accumulate(item: TrainingNode) -> None:
     }
     primitive = PRIMITIVES["gradient_accumulation"]
     attributes = {"steps": 1, "share": 1.0}
-    draft.builder.emit(item.site, "gradient_accumulation", primitive.steps[0], roles, attributes)
+    draft.builder.emit(primitive.steps[0].op(item.site, "gradient_accumulation", roles, attributes))
     item.give(updated)
 
 

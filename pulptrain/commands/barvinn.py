@@ -14,7 +14,7 @@ import typer
 
 from configs.errors import InputError
 from pulptrain.commands import options
-from pulptrain.given.option import pair
+from pulptrain.inputs.option import pair
 from pulptrain.process.progress import telling
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ Units = Annotated[
     ),
 ]
 
-OVERRIDE = "PATH=VALUE, e.g. memory.weight_words=512"
+OVERRIDE = "memory.weight_words=512"
 
 
 def command(
@@ -101,7 +101,7 @@ def command(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Compile a quantised ONNX model for matrix-vector units, execute it and check every bit."""
+    """Compile a quantised ONNX model for the BARVINN accelerator, execute it and check every bit."""
     with telling(f"executing {model}", show=not (quiet or as_json)) as teller:
 
         def progress(done: int, jobs: int) -> None:
@@ -211,7 +211,8 @@ def warn_of_overflow(summary: dict[str, Any] | Any) -> None:
         return
     counts = {key: overflows[key] for key in ("accumulator", "scaled", "quantiser") if overflows[key]}
     if counts:
-        text = ", ".join(f"{count} values in the {key} stage" for key, count in counts.items())
+        text = " and ".join(f"{count} values of the {key}" for key, count in counts.items())
         layers = overflows["layers"]
         listed = ", ".join(layers) if len(layers) <= 3 else f"{layers[0]} and {len(layers) - 1} others"
-        print(f"pulptrain: warning: {text} lost leading bits, in {listed}", file=sys.stderr)
+        what = f"layers with overflow ({listed}): {text} lost their leading bits"
+        print(f"pulptrain: warning: {what}", file=sys.stderr)

@@ -9,7 +9,7 @@ import typer
 
 from pulptrain.commands import options as common
 from pulptrain.commands.parameters import takes
-from pulptrain.given.option import NetworkOptions
+from pulptrain.inputs.option import NetworkOptions
 from pulptrain.process.progress import telling
 
 
@@ -34,7 +34,7 @@ def command(
     """Convert a network to a model file or ONNX; cycles and numbers stay the same."""
     with telling(f"converting {source}", show=not quiet):
         from pulptrain.foreign.conversion import convert
-        from pulptrain.given.settings import Settings
+        from pulptrain.inputs.settings import Settings
 
         written = convert(source, target, Settings(**options, seed=seed))
     if quiet:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pulptrain.commands import options as common
 from pulptrain.commands.parameters import takes
-from pulptrain.given.option import RunOptions
+from pulptrain.inputs.option import RunOptions
 from pulptrain.process.progress import telling
 
 Folder = Annotated[str, common.option("--out", "DIR", "Folder to write the C project to.", common.OUTPUT)]
@@ -57,7 +57,7 @@ def command(
         from pulptrain.commands.printing import print_result
         from pulptrain.deploying.deployed import deploy, deploy_folder
         from pulptrain.foreign.model_source import open_source
-        from pulptrain.given.settings import Settings
+        from pulptrain.inputs.settings import Settings
         from pulptrain.running.result_cache import open_cache
         from pulptrain.running.session import check_iterations
 

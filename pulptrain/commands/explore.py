@@ -9,7 +9,7 @@ import typer
 
 from pulptrain.commands import options as common
 from pulptrain.commands.parameters import takes
-from pulptrain.given.option import RunOptions
+from pulptrain.inputs.option import RunOptions
 from pulptrain.process.progress import StageMeter, telling
 
 

@@ -9,7 +9,7 @@ import typer
 
 from pulptrain.commands import options as common
 from pulptrain.commands.parameters import takes
-from pulptrain.given.option import MODEL, SEARCH, FitOptions
+from pulptrain.inputs.option import MODEL, SEARCH, FitOptions
 from pulptrain.process.interrupts import command_begun_seconds
 from pulptrain.process.progress import telling
 
@@ -132,7 +132,7 @@ def command(
         from pulptrain.fitting.ladder import check_ladder, ladder_summary
         from pulptrain.fitting.ways import parse_changes
         from pulptrain.foreign.model_source import open_source
-        from pulptrain.given.settings import Settings
+        from pulptrain.inputs.settings import Settings
         from pulptrain.running.result_cache import open_cache
 
         check_objective(objective)

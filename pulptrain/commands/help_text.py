@@ -13,7 +13,7 @@ from typer import BadParameter
 from typer.core import TyperCommand, TyperGroup
 
 from configs.errors import InputError
-from pulptrain.given.option import Option
+from pulptrain.inputs.option import Option
 
 WIDTH = 80
 """Columns of help texts where the terminal has more, or there is none."""

@@ -10,7 +10,7 @@ import typer
 from pulptrain.commands import options as common
 from pulptrain.commands.completion import completes
 from pulptrain.commands.parameters import takes
-from pulptrain.given.option import ChipOptions
+from pulptrain.inputs.option import ChipOptions
 from pulptrain.process.progress import telling
 
 
@@ -57,8 +57,8 @@ def command(
     """Print the cycles of C[N,M] = A[N,K] · B[K,M] on all cores, operands in L1, without fork and join."""
     with telling(f"pricing {name}", show=not (quiet or as_json)):
         from pulptrain.commands.printing import print_result
-        from pulptrain.given.settings import Settings
-        from pulptrain.given.what_it_is import refuse_others
+        from pulptrain.inputs.settings import Settings
+        from pulptrain.inputs.source_kind import refuse_others
         from pulptrain.running.kernel_cost import kernel_cost, kernel_lines
 
         refuse_others(name, "kernel", "kernel")

@@ -33,9 +33,9 @@ def command(
     ] = "rtl",
     as_json: common.Json = False,
 ) -> None:
-    """List the SoC presets, models, kernels per codegen profile, or primitives.
+    """List the SoC presets, models, kernels of each codegen, or primitives.
 
-    The timing profile affects SoCs only: it selects parameter values and their sources.
+    --timing applies to `list socs` only.
     """
     with telling(f"reading {kind}", show=not as_json):
         from pulptrain.commands.printing import table_width

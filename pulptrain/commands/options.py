@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parameters that several commands share and that are about the command, not about what is simulated.
 
-What is simulated is declared in `pulptrain.given.option`.
+What is simulated is declared in `pulptrain.inputs.option`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import typer
 
 from configs.errors import InputError
 from pulptrain.commands.completion import completes
-from pulptrain.given.option import SEARCH
+from pulptrain.inputs.option import SEARCH
 from pulptrain.running.result_cache import CACHE_VARIABLE, NO_CACHE_VARIABLE
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ else:
     Paper = Any  # annotations of a command are read where its help is
 
 OUTPUT, RUN = "Output", "Run"
-"""Groups of options in help texts, beside those of `pulptrain.given.option`."""
+"""Groups of options in help texts, beside those of `pulptrain.inputs.option`."""
 
 
 def option(flag: str, metavar: str, text: str, group: str | None = None, **more: Any) -> Any:

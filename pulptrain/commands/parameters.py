@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters of commands, made of the options declared in `pulptrain.given.option`."""
+"""Parameters of commands, made of the options declared in `pulptrain.inputs.option`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 
 from configs.values import replace
 from pulptrain.commands.completion import completes
-from pulptrain.given.option import ALL, Option, options_of
+from pulptrain.inputs.option import ALL, Option, options_of
 
 _F = TypeVar("_F", bound=Callable[..., None])
 

@@ -13,7 +13,7 @@ from configs.values import replace
 from pulptrain.commands import options as common
 from pulptrain.commands.completion import completes
 from pulptrain.commands.parameters import takes
-from pulptrain.given.option import PrimitiveOptions
+from pulptrain.inputs.option import PrimitiveOptions
 from pulptrain.process.progress import telling
 
 if TYPE_CHECKING:
@@ -146,9 +146,9 @@ def command(
     """Simulate one step of a primitive, check its numbers, and show where its cycles go."""
     with telling(f"simulating {step} of {name}", show=not (quiet or as_json)) as teller:
         from pulptrain.commands.printing import finish_run, run_folder, told
-        from pulptrain.given.npz_file import read_values
-        from pulptrain.given.settings import Settings
-        from pulptrain.given.what_it_is import refuse_others
+        from pulptrain.inputs.npz_file import read_values
+        from pulptrain.inputs.settings import Settings
+        from pulptrain.inputs.source_kind import refuse_others
         from pulptrain.running.primitive_run import run_primitive
         from traces.report import Detail
         from trainlib.primitives.definition import VARIANT
@@ -165,7 +165,7 @@ def command(
         _refuse_missing(context, name, shapes, attributes)
         shapes = _in_domain(name, shapes)
         folder = run_folder(out) if out is not None else None
-        given_values = read_values(values) if values is not None else None
+        own_values = read_values(values) if values is not None else None
         outcome = told(
             lambda: run_primitive(
                 name,
@@ -177,7 +177,7 @@ def command(
                 kernel=kernel,
                 accumulation=accumulation,
                 settings=settings,
-                values=given_values,
+                values=own_values,
             )
         )
         detail = Detail(full=True, evidence=evidence)

@@ -14,7 +14,7 @@ from configs.errors import InputError
 from configs.limits import check_at_least_one
 from pulptrain.commands import options
 from pulptrain.commands.parameters import takes
-from pulptrain.given.option import ChipOptions
+from pulptrain.inputs.option import ChipOptions
 from pulptrain.process.progress import telling
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def command(
 ) -> None:
     """Train graphs that come with golden values, and compare losses, weights and gradients.
 
-    Exit code 0 if all are right or not decidable, 5 if any is wrong, 1 if any failed, 2 if any cannot be
-    read.
+    Exit code 0 if all are right or not decidable (rounding could hide a defect), 5 if any is wrong, 1 if any
+    failed, 2 if any cannot be read.
     """
     if learning_rate is not None and not 0 < learning_rate < float("inf"):
         raise InputError(
@@ -61,7 +61,7 @@ def command(
         check_at_least_one(mini_batches, "number of mini-batches per update", "--accumulate")
     with telling("looking for cases", show=not (quiet or as_json)) as teller:
         from pulptrain.foreign.replay import exit_code, find_cases, replay
-        from pulptrain.given.settings import Settings
+        from pulptrain.inputs.settings import Settings
 
         settings = Settings(**machine, seed=seed)
         cases, notes = find_cases(folders)

@@ -9,7 +9,7 @@ import typer
 
 from pulptrain.commands import options as common
 from pulptrain.commands.parameters import takes
-from pulptrain.given.option import LinkedRunOptions
+from pulptrain.inputs.option import LinkedRunOptions
 from pulptrain.process.progress import telling
 
 Iterations = Annotated[
@@ -79,8 +79,8 @@ def command(
         from pulptrain.commands.printing import end_interrupted, finish_run, run_folder, told
         from pulptrain.commands.typed import commands_after_run
         from pulptrain.foreign.model_source import open_source
-        from pulptrain.given.npz_file import prepare_file, write_values
-        from pulptrain.given.settings import Settings
+        from pulptrain.inputs.npz_file import prepare_file, write_values
+        from pulptrain.inputs.settings import Settings
         from pulptrain.running.program_text import print_program
         from pulptrain.running.result_cache import open_cache
         from pulptrain.running.session import check_iterations

@@ -10,7 +10,7 @@ import typer
 from pulptrain.commands import options as common
 from pulptrain.commands.completion import completes
 from pulptrain.commands.parameters import takes
-from pulptrain.given.option import NetworkOptions
+from pulptrain.inputs.option import NetworkOptions
 from pulptrain.process.progress import telling
 from traces.files.json_text import json_text
 

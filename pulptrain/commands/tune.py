@@ -9,7 +9,7 @@ import typer
 
 from pulptrain.commands import options as common
 from pulptrain.commands.parameters import takes
-from pulptrain.given.option import SEARCH, TuneOptions
+from pulptrain.inputs.option import SEARCH, TuneOptions
 from pulptrain.process.progress import StageMeter, telling
 
 Strategy = Annotated[
@@ -148,7 +148,7 @@ def command(
         from pulptrain.commands.printing import end_interrupted, print_result
         from pulptrain.commands.typed import commands_after_run, next_command
         from pulptrain.foreign.model_source import open_source
-        from pulptrain.given.settings import Settings
+        from pulptrain.inputs.settings import Settings
         from pulptrain.running.result_cache import open_cache
         from pulptrain.tuning.model_tuning import base_variant, tune_model
         from pulptrain.tuning.tuning_files import prepare_tuning, write_tuning

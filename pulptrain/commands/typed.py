@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from pulptrain.commands.options import OUTPUT
-from pulptrain.given.option import MACHINE, MODEL, SCHEDULE
+from pulptrain.inputs.option import MACHINE, MODEL, SCHEDULE
 
 CARRIED = ("--variant", "--seed", "--accumulator")
 """Options that change what is simulated, beside those of the groups machine, model and schedule."""

@@ -92,7 +92,7 @@ def command(
     """
     with telling(f"reading {cases}", show=not (quiet or as_json)) as teller:
         from pulptrain.commands.printing import end_interrupted, table_width
-        from pulptrain.given.what_it_is import refuse_others
+        from pulptrain.inputs.source_kind import refuse_others
         from pulptrain.show.validation_report import list_refused, print_tables, validation_summary
         from scheduler.validation.rows.cases import parse_selection
         from scheduler.validation.runner import validate

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pulptrain.commands import options as common
 from pulptrain.commands.parameters import takes
-from pulptrain.given.option import RunOptions
+from pulptrain.inputs.option import RunOptions
 from pulptrain.process.progress import telling
 
 Verify = Annotated[
@@ -40,7 +40,7 @@ def command(
     with telling(f"preparing {model}", show=not (quiet or as_json)) as teller:
         from pulptrain.commands.printing import print_result
         from pulptrain.foreign.model_source import open_source
-        from pulptrain.given.settings import Settings
+        from pulptrain.inputs.settings import Settings
         from pulptrain.predicting.gains import gains_of
 
         settings = Settings(**options, seed=seed)

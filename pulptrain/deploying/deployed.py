@@ -85,7 +85,7 @@ class Deployed(Struct, frozen=True):
             return f"{chosen:,} cycles an iteration, kernels as compiled for RV32 ({EXPORTED})"
         text = f"chosen for {chosen:,} cycles an iteration with kernels of {self._codegen}"
         if exported is None:
-            return f"{text}; {EXPORTED} has no price for it"
+            return f"{text}; as compiled for RV32 ({EXPORTED}) its cycles are unknown"
         more = f"{exported / chosen - 1:+.0%}"
         return f"{text}; as compiled for RV32 ({EXPORTED}) it takes {exported:,} ({more})"
 

@@ -23,11 +23,11 @@ from configs.suggest import suggestion
 from configs.values import Struct, replace
 from configs.yaml_file import Node, load_yaml
 from pulptrain.foreign.model_source import open_source
-from pulptrain.given.layers import caller_of, node_of
-from pulptrain.given.option import ALL, MODEL_PREFIX, ModelOptions, SourceOptions, options_of
-from pulptrain.given.real_values import of_python
-from pulptrain.given.settings import Settings, schedule_options, soc_timing
-from pulptrain.given.what_it_is import SPEC, refuse_others
+from pulptrain.inputs.layers import caller_of, node_of
+from pulptrain.inputs.option import ALL, MODEL_PREFIX, ModelOptions, SourceOptions, options_of
+from pulptrain.inputs.real_values import of_python
+from pulptrain.inputs.settings import Settings, schedule_options, soc_timing
+from pulptrain.inputs.source_kind import SPEC, refuse_others
 from pulptrain.running.energy import Chip, asked_chip, check_asked, chip_of
 from pulptrain.running.session import model_of
 from scheduler.explore.point import Outcome, Point, point_of, refusal

@@ -12,7 +12,7 @@ from configs.errors import PulptrainError
 from configs.files import check_file, start_of, together, write_text
 from configs.model_text import model_text
 from pulptrain.fitting.fit_model import FitOutcome
-from pulptrain.given.npz_file import check_weights, write_weights
+from pulptrain.inputs.npz_file import check_weights, write_weights
 from pulptrain.process.progress import Teller
 from pulptrain.running.outputs import blocks_of
 from scheduler.explore.picture import draw_front

@@ -18,7 +18,7 @@ from configs.suggest import check_known
 from configs.values import replace
 from configs.version import VERSION
 from pulptrain.fitting.ways import Way, from_inputs, ways_of
-from pulptrain.given.settings import Settings, schedule_options, soc_timing
+from pulptrain.inputs.settings import Settings, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.energy import chip_of
 from pulptrain.running.session import RunOutcome, prepare, run_prepared, settled

@@ -208,8 +208,8 @@ def _headline(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
             f"{amount(joules, 'J')}, with all data in L2 {amount(all_in_l2, 'J')} "
             f"({change(joules / all_in_l2 - 1)} %); predicted {change(error, 2)} % simulated",
         )
-    of = summary["objective"]
-    yield "gap", f"at most {100 * summary['optimality_gap']:.2f} % of the {of}, by the prices of the search"
+    of, gap = summary["objective"], 100 * summary["optimality_gap"]
+    yield "gap", f"the optimum is at most {gap:.2f} % better in {of}, by the search's cost model"
 
 
 def front_lines(summary: Mapping[str, Any], width: int) -> list[str]:

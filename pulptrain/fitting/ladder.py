@@ -24,7 +24,7 @@ from pulptrain.fitting.fit_model import (
     smallest_of,
 )
 from pulptrain.fitting.ways import Way, from_inputs
-from pulptrain.given.settings import Settings, code_start, schedule_options, soc_timing
+from pulptrain.inputs.settings import Settings, code_start, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.machine import Prepared
 from pulptrain.running.session import prepare, run_prepared, settled

@@ -17,8 +17,8 @@ from importers.extras import require_extra
 from importers.training_text import option_text
 from pulptrain.foreign.foreign_model import ONNX
 from pulptrain.foreign.model_source import open_source
-from pulptrain.given.npz_file import check_weights, write_weights
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.npz_file import check_weights, write_weights
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import model_of
 from trainlib.ir.steps import Array
 from trainlib.training.phases import build_training_phases

@@ -308,7 +308,7 @@ def check_file(
     try:
         exact, fp32 = (gradients_of_file(origin, spec, graph, sample, double=way) for way in (True, False))
     except CannotComputeError as error:
-        return f"our independent ONNX reference lacks {error}"
+        return f"the independent ONNX reference of pulptrain does not support {error}"
     check = judged(results, exact.tensors, fp32.tensors, own)
     flat = exact.weights
     trained = np.zeros(flat.size, bool)

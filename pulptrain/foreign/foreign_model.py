@@ -14,7 +14,7 @@ from configs.limits import MOST_ELEMENTS
 from configs.model_file import ModelSpec
 from configs.values import Struct, replace
 from importers.training_text import parse_loss, parse_optimizer
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import RunOutcome
 from trainlib.ir.steps import Array
 
@@ -216,7 +216,7 @@ def _open_graph(model: str, settings: Settings) -> ForeignModel:
 
     origin = OnnxOrigin(graph, read)
     said = settings.loss is not None or read.loss
-    merged = f"separate weights, which the file merges with equal ones: {', '.join(graph.merged)}"
+    merged = f"trained as separate weights, although the file stores them once: {', '.join(graph.merged)}"
     notes = (*(() if said else [default_note(read.spec.loss)]), check_output(origin))
     notes += (merged,) if graph.merged else ()
     return ForeignModel(read.spec, read.values, notes, sources=read.sources, file=origin)

@@ -18,7 +18,7 @@ from configs.errors import InputError
 from configs.values import Struct
 from importers.graph.onnx_graph import OnnxGraph
 from importers.training.graph import ImportedTraining
-from pulptrain.given.npz_file import read_values
+from pulptrain.inputs.npz_file import read_values
 from trainlib.ir.steps import Array
 
 START, GRADIENT = "w0:", "grad0:"

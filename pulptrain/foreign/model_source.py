@@ -25,11 +25,11 @@ from pulptrain.foreign.foreign_model import (
     refuse_options,
     refuse_other_gradients,
 )
-from pulptrain.given.given_values import check_values, replaced
-from pulptrain.given.npz_file import read_values
-from pulptrain.given.option import ALL, SourceOptions, options_of
-from pulptrain.given.settings import Settings
-from pulptrain.given.what_it_is import MODEL, refuse_others
+from pulptrain.inputs.npz_file import read_values
+from pulptrain.inputs.option import ALL, SourceOptions, options_of
+from pulptrain.inputs.own_values import check_values, replaced
+from pulptrain.inputs.settings import Settings
+from pulptrain.inputs.source_kind import MODEL, refuse_others
 from pulptrain.running.machine import Prepared
 from pulptrain.running.session import RunOutcome, model_of, prepare, run_model
 from scheduler.memory.host_memory import TIMING_ONLY

@@ -47,8 +47,8 @@ from pulptrain.foreign.golden_updates import (
     trained,
 )
 from pulptrain.foreign.goldens import Goldens, read_goldens
-from pulptrain.given.settings import Settings, code_start
-from pulptrain.given.what_it_is import refuse_others
+from pulptrain.inputs.settings import Settings, code_start
+from pulptrain.inputs.source_kind import refuse_others
 from pulptrain.running.graph_run import prepare_phases
 from pulptrain.running.machine import Machine
 from pulptrain.running.number_check import NumberCheck
@@ -498,7 +498,7 @@ def _row(
     loss_error = None
     if losses is not None:
         if len(losses) != len(run.losses):
-            wrong.append(f"{len(run.losses)} losses, {len(losses)} goldens")
+            wrong.append(f"the run has {len(run.losses)} losses, but outputs.npz has {len(losses)}")
         else:
             differences = np.abs(np.array(run.losses) - losses)
             loss_error = float(differences.max())
@@ -511,7 +511,7 @@ def _row(
         wrong.append("nothing to compare with")
     open_ones = [item.name for item in judged if item.verdict == NOT_DECIDABLE]
     if open_ones:
-        notes = [*notes, f"updates smaller than ten times error and rounding: {_few(open_ones)}"]
+        notes = [*notes, f"not decidable, updates below ten times the rounding error: {_few(open_ones)}"]
     decided = [item for item in judged if item.verdict != NOT_DECIDABLE]
     status = WRONG if wrong else RIGHT if decided or not judged else NOT_DECIDABLE
     return replace(

@@ -10,7 +10,7 @@ from typing import Any
 from configs.errors import InputError
 from configs.units import parse_size
 from configs.values import replace
-from pulptrain.given.settings import Settings, code_start
+from pulptrain.inputs.settings import Settings, code_start
 from pulptrain.predicting.changes import what_ifs
 from pulptrain.predicting.evidence import Evidence
 from pulptrain.process.progress import NOBODY, Teller

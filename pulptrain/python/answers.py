@@ -126,7 +126,7 @@ class Fitted(Summarised):
         ``values=`` of `run`. Raises `InputError`.
         """
         from configs.errors import InputError
-        from pulptrain.given.npz_file import check_weights, write_weights
+        from pulptrain.inputs.npz_file import check_weights, write_weights
 
         if self._spec is None:
             raise InputError(

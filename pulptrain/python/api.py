@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from configs.errors import InputError
 from configs.old_names import new_keywords
-from pulptrain.given.chip import Soc, as_soc
-from pulptrain.given.option import FitOptions, LinkedRunOptions, RunOptions, TuneOptions
-from pulptrain.given.real_values import as_fields
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.chip import Soc, as_soc
+from pulptrain.inputs.option import FitOptions, LinkedRunOptions, RunOptions, TuneOptions
+from pulptrain.inputs.real_values import as_fields
+from pulptrain.inputs.settings import Settings
 from pulptrain.python.answers import Explored, Fitted, Tuned, Validated
 from pulptrain.python.network import Model, as_model
 from pulptrain.python.result import Result
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 ModelLike = Model | str | PathLike[str] | Any
 """A network, the name of one that ships, a file (model.yaml, model.onnx, net.py:Net), or a torch.nn.Module.
 
-All calls take `pulptrain.given.option.SourceOptions` with it.
+All calls take `pulptrain.inputs.option.SourceOptions` with it.
 """
 
 SocLike = Soc | str | PathLike[str]

@@ -21,11 +21,11 @@ from configs.values import replace
 from configs.yaml_file import Node
 from pulptrain.foreign.foreign_model import INTEGERS, ForeignModel
 from pulptrain.foreign.model_source import ModelSource, open_source
-from pulptrain.given.layers import Layer, Loss, Optimizer, caller_of, node_of
-from pulptrain.given.npz_file import read_values
-from pulptrain.given.option import ALL, SourceOptions
-from pulptrain.given.real_values import as_fields
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.layers import Layer, Loss, Optimizer, caller_of, node_of
+from pulptrain.inputs.npz_file import read_values
+from pulptrain.inputs.option import ALL, SourceOptions
+from pulptrain.inputs.real_values import as_fields
+from pulptrain.inputs.settings import Settings
 from traces.text_table import first_line_repr, table_lines
 from trainlib.ir.graph import TrainingGraph
 from trainlib.ir.steps import Array
@@ -220,7 +220,7 @@ MODULE_OPTIONS = tuple(SourceOptions.__annotations__)
 def as_model(given: Any, options: Mapping[str, Any], seed: int = 0) -> tuple[Model, dict[str, Any]]:
     """(network, the other options): that of a name or path, the network itself, or `from_torch` of a module.
 
-    Of `options` it takes those of `pulptrain.given.option.SourceOptions`. Raises `InputError` for those that
+    Of `options` it takes those of `pulptrain.inputs.option.SourceOptions`. Raises `InputError` for those that
     a network says itself.
     """
     options = {key: item for key, item in options.items() if item is not None}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import InputError
-from pulptrain.given.what_it_is import RUN, refuse_others
+from pulptrain.inputs.source_kind import RUN, refuse_others
 from pulptrain.running.stored_run import read_summary
 from traces.compared.comparison import Comparison, compared
 from traces.compared.log import read_log

@@ -21,7 +21,7 @@ from trainlib.references.op_truth import FEW_NUDGES, MANY_NUDGES, OpTruth, Truth
 from trainlib.references.reference import complete, overwritten, views_of
 from trainlib.references.verdicts import FAILED, WITHOUT_TRUTH, Judgement, Verdict
 from trainlib.training.recompute import layer_of
-from truth.given import Given
+from truth.source import Given
 
 CANCELLED = 1e-12
 """What float64 leaves where everything cancels, relative to the largest input of an op."""

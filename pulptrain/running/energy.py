@@ -14,7 +14,7 @@ from configs.energy_model import EnergyModel, load_energy, model_for
 from configs.errors import InputError
 from configs.library import list_names
 from configs.units import parse_si
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from traces.csv_file import AGAIN, write_rows
 
 ACTIVITY_NAME = "activity.csv"
@@ -43,6 +43,16 @@ def chip_of(settings: Settings, timing: SocTiming) -> Chip:
     vdd = parse_si(settings.vdd, "V", where="--vdd") if settings.vdd is not None else None
     hz = timing.clock.cluster_hz
     return model, OperatingPoint(model.voltage(vdd, hz), hz)
+
+
+def stored_energy(summary: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """The object `energy` of a summary. Raises `InputError`, at `where`, for a run without coefficients."""
+    energy: Mapping[str, Any] | None = summary.get("energy")
+    if energy is None:
+        note = str(summary.get("energy_note") or "the summary has no energy").partition(": ")[0]
+        cure = "repeat the run with coefficients, e.g. `pulptrain run MODEL --energy gap9 --out DIR`"
+        raise InputError(f"the energy of the run is unknown: {note}", where=where, cure=cure)
+    return energy
 
 
 def check_asked(settings: Settings) -> None:

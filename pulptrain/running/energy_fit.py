@@ -12,7 +12,7 @@ from configs.energy_model import EnergyModel, energy_text, load_energy
 from configs.errors import ConfigError, InputError
 from configs.units import parse_si
 from configs.values import replace
-from pulptrain.running.energy import activity_from
+from pulptrain.running.energy import activity_from, stored_energy
 from pulptrain.running.stored_run import read_summary
 from traces.csv_file import AGAIN
 
@@ -34,12 +34,7 @@ def model_text(name: str, schema: str, folder: str | None, measured: str | None)
 
 def fitted_model(summary: Mapping[str, Any], folder: str, measured: str) -> EnergyModel:
     """The model of a stored run, times what makes the run take what was `measured` (W or J an iteration)."""
-    energy = summary.get("energy")
-    if energy is None:
-        note = summary.get("energy_note") or "the run has no energy"
-        what = f"the energy of the run is unknown: {note.partition(': ')[0]}"
-        cure = "repeat the run with coefficients, e.g. `pulptrain run MODEL --energy gap9 --out RUN`"
-        raise InputError(what, where=folder, cure=cure)
+    energy = stored_energy(summary, folder)
     try:
         joules = parse_si(measured, "W", where="--measured") * summary["cycles"] / summary["cluster_hz"]
     except ConfigError:

@@ -18,7 +18,7 @@ from arch.spec.timing import SocTiming
 from configs.grades import MEASURED
 from configs.parameters import GVSOC, RTL
 from configs.values import replace
-from pulptrain.given.settings import Settings, code_start
+from pulptrain.inputs.settings import Settings, code_start
 from scheduler.options import WHOLE_OPS, parse_buffers
 from scheduler.time_line import DMA, TEAM, TimeLine
 from scheduler.validation.error_bars import (

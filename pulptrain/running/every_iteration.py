@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pulptrain.given.npz_file import LOSSES
+from pulptrain.inputs.npz_file import LOSSES
 from pulptrain.running.summary import finite_or_none
 from trainlib.ir.graph import FED_KINDS, GIVEN_KINDS, KEPT_KINDS, TrainingGraph
 from trainlib.ir.steps import Array

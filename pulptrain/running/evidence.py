@@ -22,7 +22,7 @@ from configs.grades import (
     grades,
 )
 from configs.parameters import ParameterTree, load_parameters
-from pulptrain.given.settings import Settings, set_parameters
+from pulptrain.inputs.settings import Settings, set_parameters
 from scheduler.time_line import PARTS, TimeLine
 from trainlib.kernels.evidence import nest_evidence, on_machine
 

@@ -14,7 +14,7 @@ from configs.errors import InputError
 from configs.model_file import LossSpec, ModelSpec, OptimizerSpec
 from importers.graph.onnx_file import load_onnx
 from importers.training.graph import ImportedTraining, import_training, is_training_graph, optimizer_beside
-from pulptrain.given.settings import Settings, code_map, code_start, schedule_options, soc_timing
+from pulptrain.inputs.settings import Settings, code_map, code_start, schedule_options, soc_timing
 from pulptrain.running.machine import Prepared
 from pulptrain.running.planning import planned
 from pulptrain.running.session import RunOutcome, run_prepared

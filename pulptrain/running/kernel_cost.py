@@ -14,7 +14,7 @@ from configs.errors import InputError, shortened
 from configs.grades import MEASURED
 from configs.limits import check_at_least_one
 from configs.version import VERSION
-from pulptrain.given.settings import Settings, soc_timing
+from pulptrain.inputs.settings import Settings, soc_timing
 from scheduler.addresses.allocation import align
 from traces.stall_words import every_stall
 from traces.text_table import table_lines

@@ -26,7 +26,7 @@ from trainlib.ir.graph import KEPT_KINDS
 from trainlib.ir.steps import Array
 from trainlib.ir.varying import varying_of
 from trainlib.training.phases import TrainingPhases
-from truth.given import Given
+from truth.source import Given
 
 if TYPE_CHECKING:
     from arch.blocks.soc import Soc

@@ -52,7 +52,7 @@ from trainlib.references.verdicts import (
     together,
 )
 from trainlib.registry import step_of
-from truth.given import DisagreementError, Given, torch_available
+from truth.source import DisagreementError, Given, torch_available
 
 FOLLOWED = 3
 """Iterations that are followed from the start; of more, the last one is checked as well."""

@@ -13,6 +13,7 @@ from typing import Any
 from configs.errors import InputError
 from configs.suggest import closest
 from configs.values import Struct, replace
+from pulptrain.running.energy import stored_energy
 from traces.csv_file import AGAIN
 from traces.events import Slice
 from traces.memory_table import MemoryBlock
@@ -122,16 +123,9 @@ class RunPictures:
 
     def _energy(self) -> Mapping[str, Any]:
         """Of the whole run. Raises `InputError` for a chip without coefficients, and for a part of a run."""
-        energy: Mapping[str, Any] | None = self.summary.get("energy")
-        if energy is None or self.window is not None:
-            note = self.summary.get("energy_note") or "the summary has no energy"
-            what = note if energy is None else "energy is known for whole runs only"
-            raise InputError(
-                what.partition(": ")[0],
-                where="--what energy",
-                cure="repeat the run with coefficients, e.g. `pulptrain run MODEL --energy gap9 --out DIR`",
-            )
-        return energy
+        if self.window is not None:
+            raise InputError("energy is known for whole runs only", where="--window", cure="remove --window")
+        return stored_energy(self.summary, "--what energy")
 
     def _op_shown(self) -> str:
         """The op a roofline is of, "" for all; raises InputError for a span of time, which has none."""

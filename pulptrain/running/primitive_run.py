@@ -13,9 +13,9 @@ from arch.pricing.team_cost_model import TeamCostModel
 from configs.errors import InputError
 from configs.limits import check_at_least_one
 from configs.values import replace
-from pulptrain.given.channel_order import channels_last, with_order
-from pulptrain.given.given_values import replaced
-from pulptrain.given.settings import Settings, code_start, schedule_options, soc_timing
+from pulptrain.inputs.channel_order import channels_last, with_order
+from pulptrain.inputs.own_values import replaced
+from pulptrain.inputs.settings import Settings, code_start, schedule_options, soc_timing
 from pulptrain.running.energy import with_energy
 from pulptrain.running.error_bar import error_of
 from pulptrain.running.evidence import evidence_of
@@ -36,7 +36,7 @@ from trainlib.primitives.definition import DrawnInput
 from trainlib.references import reference
 from trainlib.training.phases import only
 from trainlib.training.single import Single, single
-from truth.given import LAYER, LOSS, OPTIMIZER, alone, torch_available
+from truth.source import LAYER, LOSS, OPTIMIZER, alone, torch_available
 
 
 def run_primitive(

@@ -20,10 +20,10 @@ from configs.model_file import TRAIN_WORDS, ModelSpec, load_model
 from configs.suggest import check_known, suggestion
 from configs.values import Struct, replace
 from importers.training_text import parse_schedule
-from pulptrain.given.channel_order import channels_last, with_order
-from pulptrain.given.given_values import with_own_values
-from pulptrain.given.own_data import Data, data_of
-from pulptrain.given.settings import (
+from pulptrain.inputs.channel_order import channels_last, with_order
+from pulptrain.inputs.own_data import Data, data_of
+from pulptrain.inputs.own_values import with_own_values
+from pulptrain.inputs.settings import (
     Settings,
     code_map,
     code_start,
@@ -59,7 +59,7 @@ from trainlib.training.phases import TrainingPhases, build_training_phases, init
 from trainlib.training.samples import Samples, are_classes, by_name
 from trainlib.training.step_choice import STEPS, parse_steps
 from trainlib.training.training_data import label_plans, sample_stream, samples_of
-from truth.given import Given, as_given, torch_available
+from truth.source import Given, as_given, torch_available
 
 if TYPE_CHECKING:
     from deploy.project.recorded import Recorded
@@ -272,7 +272,8 @@ ITERATION_BYTES = 64
 def check_iterations(iterations: int) -> None:
     """Raise `InputError` for no iterations, and for more than this computer may keep the losses of."""
     check_at_least_one(iterations, "number of iterations", "--iterations")
-    require_host_memory(iterations * ITERATION_BYTES, f"{iterations} iterations take", where="--iterations")
+    what, cure = f"{iterations} iterations take", "use fewer iterations"
+    require_host_memory(iterations * ITERATION_BYTES, what, where="--iterations", cure=cure)
 
 
 def _check_schedules(prepared: Prepared, iterations: int) -> None:
@@ -324,7 +325,7 @@ def run_model(
     which has the outcome. An update over several mini-batches, or one that is a program of its own, is two
     programs; each is simulated once in time.
     `values` replace weights, buffers, states (at the start) and inputs, labels (in all iterations) by name,
-    `data` the samples of the model's data set (`pulptrain.given.own_data`).
+    `data` the samples of the model's data set (`pulptrain.inputs.own_data`).
     Raises the errors of `configs.errors`. Ctrl-C during training ends it early: the outcome then says
     `interrupted` and counts the iterations that were completed; so does an infinity or a NaN
     (``summary["not_finite"]``). A `cache` saves the time of choosing tilings and pricing kernels the next

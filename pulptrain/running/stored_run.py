@@ -8,7 +8,7 @@ from typing import Any
 
 from configs.errors import InputError
 from configs.old_names import OBJECTIVES
-from pulptrain.given.what_it_is import RUN, refuse_others
+from pulptrain.inputs.source_kind import RUN, refuse_others
 from traces.csv_file import AGAIN, LARGEST
 from traces.files.result_folder import EXPLORATION_FILES, SUMMARY_NAME, read_json
 

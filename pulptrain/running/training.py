@@ -11,7 +11,7 @@ import numpy as np
 
 from configs.errors import NotFiniteError
 from configs.values import Struct
-from pulptrain.given.npz_file import LOSSES
+from pulptrain.inputs.npz_file import LOSSES
 from pulptrain.running.machine import Machine
 from trainlib.ir.graph import TrainingGraph
 from trainlib.ir.numerics import rounded

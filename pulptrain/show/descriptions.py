@@ -22,9 +22,9 @@ from configs.suggest import check_known, suggestion
 from configs.yaml_file import read_text
 from pulptrain.foreign.foreign_model import is_foreign
 from pulptrain.foreign.model_source import open_source
-from pulptrain.given.option import ALL
-from pulptrain.given.settings import Settings
-from pulptrain.given.what_it_is import MODEL, refuse_others
+from pulptrain.inputs.option import ALL
+from pulptrain.inputs.settings import Settings
+from pulptrain.inputs.source_kind import MODEL, refuse_others
 from pulptrain.running.session import model_of
 from traces.stall_words import BUSY, MEANINGS
 from trainlib.about import about

@@ -15,7 +15,7 @@ from configs.model_file import ModelSpec
 from configs.suggest import check_known
 from configs.values import Struct, replace
 from configs.version import VERSION
-from pulptrain.given.settings import Settings, schedule_options, soc_timing
+from pulptrain.inputs.settings import Settings, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.energy import chip_of
 from pulptrain.running.evidence import evidence_of

@@ -78,7 +78,7 @@ def _optimal(
         return start, (f"{level}: too many buffers for the solver: {unproved}",)
     start_words = (start_bytes - bars_bytes) // ALIGNMENT_BYTES
     words, proved = _solve(rest, start_words, (bound_bytes - bars_bytes) // ALIGNMENT_BYTES, work_limit)
-    note = f"{level}: the solver's limit ended the search; lower bound {bound_bytes} B"
+    note = f"{level}: the solver reached its work limit; the optimum is {bound_bytes} B or more"
     notes = () if proved else (note,)
     if words is None:
         return start, notes

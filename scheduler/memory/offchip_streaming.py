@@ -49,7 +49,7 @@ class StreamingPlan(Struct, frozen=True):
             if stream is not None:
                 self._choice.stream(number, stream)
             notes += [
-                f"{op.name} cannot stream {name}: the whole tensor is copied"
+                f"{op.name} cannot stream {name} from L3: the whole tensor is copied to L2"
                 for name in sorted(wanted)
                 if stream is None or name not in stream.storages
             ]

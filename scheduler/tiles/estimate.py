@@ -101,15 +101,14 @@ class TileCost:
         `addresses` (L1 bytes) are those of its operands and scratch buffers.
         """
         places = dict(addresses)
-        shapes = {operand.name: operand.shape for operand in (*task.inputs, *task.written)}
-        shapes |= {scratch.name: scratch.shape for scratch in task.scratch}
-        itemsize = {operand.name: self._itemsize_bytes(operand) for operand in (*task.inputs, *task.written)}
-        itemsize |= {scratch.name: scratch.dtype.bytes for scratch in task.scratch}
+        operands = (*task.inputs, *task.written)
+        buffers = {item.name: (item.shape, self.tensors[item.tensor].dtype) for item in operands}
+        buffers |= {scratch.name: (scratch.shape, scratch.dtype) for scratch in task.scratch}
         for call in task.calls:
             for name in (*call.reads, *call.writes):
                 if name not in places:
-                    buffer, first, _ = find_part(name, shapes.__getitem__)
-                    places[name] = places[buffer] + first * itemsize[buffer]
+                    buffer, first, _ = find_part(name, lambda buffer: buffers[buffer][0])
+                    places[name] = places[buffer] + first * buffers[buffer][1].bytes
         # A price depends on banks alone, so that works a whole turn apart are one.
         turn = self.timing.l1.banks * self.timing.l1.word_bytes
         places = {name: address % turn for name, address in places.items()}
@@ -123,9 +122,6 @@ class TileCost:
         """A fork and its join."""
         unit = self.timing.event_unit
         return unit.fork_master_cycles + unit.join_cycles
-
-    def _itemsize_bytes(self, operand: Operand) -> int:
-        return self.tensors[operand.tensor].dtype.bytes
 
     def transfer(self, operands: Sequence[Operand], *, to_l1: bool) -> Transfer:
         """What moving some boxes one after another takes, pushed together on an idle DMA."""

@@ -64,7 +64,7 @@ def refusal(tiling: Tiling, resident: Mapping[str, InPlace]) -> NotInPlace | Non
             if in_place.bytes_of(operand) is None:
                 return NotInPlace(in_place.storage, _no_run(tiling.op))
             if operand.name.endswith(SUM):
-                return NotInPlace(in_place.storage, f"{tiling.op} returns to a box that it has written")
+                return NotInPlace(in_place.storage, f"{tiling.op} adds to one part of it several times")
     return _overwritten(tiling, resident)
 
 
@@ -74,7 +74,7 @@ def no_room(op: str) -> str:
 
 
 def _no_run(op: str) -> str:
-    return f"{op} uses boxes of it that are not contiguous words"
+    return f"tiles of {op} use parts of it that are not contiguous words"
 
 
 def _overwritten(tiling: Tiling, resident: Mapping[str, InPlace]) -> NotInPlace | None:
@@ -91,7 +91,7 @@ def _overwritten(tiling: Tiling, resident: Mapping[str, InPlace]) -> NotInPlace 
             return NotInPlace(storage, f"{tiling.op} reads it again after overwriting it")
     for storage in reads.keys() & writes.keys():
         if not _same_boxes(reads[storage], writes[storage]):
-            return NotInPlace(storage, f"{tiling.op} reads other boxes of it than it overwrites")
+            return NotInPlace(storage, f"tiles of {tiling.op} overwrite parts of it that other tiles use")
     return None
 
 

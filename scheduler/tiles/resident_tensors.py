@@ -12,6 +12,7 @@ from configs.values import Struct
 from scheduler.addresses.allocation import ALIGNMENT_BYTES, Allocation, Interval, align, peak_bytes
 from scheduler.addresses.lifetimes import Life, storage_lives
 from scheduler.addresses.placement import place
+from scheduler.tiles.transfers import count_lines
 from trainlib.ir.graph import Tensor, TrainingGraph
 from trainlib.ir.steps import Operand, Region
 
@@ -115,16 +116,13 @@ class Residents(Struct, frozen=True):
         contributors = [
             Contributor(f"{item.name.removeprefix('resident:')} (resident)", item.size_bytes) for item in live
         ]
-        holes_bytes = held_bytes - sum(item.size_bytes for item in live)
-        if holes_bytes:
-            contributors.append(Contributor(BETWEEN, holes_bytes))
         return DoesNotFitError(
             error.level,
             error.required_bytes + held_bytes,
             self.usable_bytes,
             where=error.where,
             what=f"{error.what}, next to the resident tensors",
-            contributors=(*error.contributors, *contributors),
+            contributors=(*error.contributors, *contributors, *_holes(held_bytes, live)),
             cure=f"use fewer --resident tensors, or {error.cure}",
         )
 
@@ -201,20 +199,13 @@ def text_of(graph: TrainingGraph, storage: str, uses: Sequence[int], first_op: i
 
 
 def box_bytes(tensor: Tensor, region: Region) -> Bytes | None:
-    """The bytes of a tensor that a box is, None if they are not one run of whole words.
-
-    Contiguous are boxes that are whole in all dimensions behind one and a single index in all before it.
-    """
-    itemsize = tensor.dtype.bytes
-    lengths = [stop - start for start, stop in region]
-    line = len(region) - 1
-    while line > 0 and lengths[line] == tensor.shape[line]:
-        line -= 1
-    if any(length != 1 for length in lengths[: max(line, 0)]):
+    """The bytes of a tensor that a box is, None if they are not one run of whole words."""
+    lengths = tuple(stop - start for start, stop in region)
+    if count_lines(tensor.shape, lengths) != 1:
         return None
-    strides = [prod(tensor.shape[axis + 1 :]) * itemsize for axis in range(len(region))]
-    first = sum(start * stride for (start, _), stride in zip(region, strides, strict=True))
-    last = first + prod(lengths) * itemsize
+    strides = (prod(tensor.shape[axis + 1 :]) for axis in range(len(region)))
+    elements = sum(start * stride for (start, _), stride in zip(region, strides, strict=True))
+    first, last = (count * tensor.dtype.bytes for count in (elements, elements + prod(lengths)))
     if first % ALIGNMENT_BYTES or (last % ALIGNMENT_BYTES and last != tensor.size_bytes):
         return None
     return first, last
@@ -292,6 +283,12 @@ def _placed(
     )
 
 
+def _holes(size_bytes: int, live: Iterable[Allocation]) -> list[Contributor]:
+    """What none of the live tensors takes of so many bytes."""
+    holes_bytes = size_bytes - sum(item.size_bytes for item in live)
+    return [Contributor(BETWEEN, holes_bytes)] if holes_bytes else []
+
+
 def _too_large(
     graph: TrainingGraph, placed: Iterable[Allocation], required_bytes: int, usable_bytes: int
 ) -> DoesNotFitError:
@@ -303,16 +300,13 @@ def _too_large(
     contributors = [
         Contributor(item.name, item.size_bytes, names[item.first_op], names[item.last_op]) for item in live
     ]
-    holes_bytes = required_bytes - sum(item.size_bytes for item in live)
-    if holes_bytes:
-        contributors.append(Contributor(BETWEEN, holes_bytes))
     return DoesNotFitError(
         "l1",
         required_bytes,
         usable_bytes,
         where="--resident",
         what=f"all resident tensors during {names[op]}",
-        contributors=tuple(contributors),
+        contributors=(*contributors, *_holes(required_bytes, live)),
         cure=f"use fewer resident tensors, or for fewer ops: {SPAN}",
     )
 

@@ -7,6 +7,7 @@ along one dimension at a time and multiplied, then counted again on the tiles of
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
@@ -25,16 +26,6 @@ from trainlib.ir.steps import Extent
 
 COUNTED = 16
 """Candidates whose own tile is counted, by the product of what cuts along one dimension make of it."""
-
-
-class _Unplaced(dict[str, int]):
-    """Every buffer of a tile, and every part of one, at address 0."""
-
-    def __missing__(self, name: str) -> int:
-        return 0
-
-
-UNPLACED = _Unplaced()
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +191,8 @@ class KernelCount:
 
     def _works(self, sizes: Mapping[str, int]) -> list[tuple[TeamWork, bool]]:
         task = self._tiler.task(inner_tile(self._tiler, sizes))
-        return [(call.work(self._cores if call.fork else 1, UNPLACED), call.fork) for call in task.calls]
+        unplaced: dict[str, int] = defaultdict(int)  # every buffer, and every part of one, at address 0
+        return [(call.work(self._cores if call.fork else 1, unplaced), call.fork) for call in task.calls]
 
     def _stalls(self, cost_model: CostModel) -> float:
         works = self._works(self._reference)

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import permutations
 from math import factorial, isqrt, prod
-from typing import Any
+from operator import add
 
 import numpy as np
+from msgspec.structs import astuple
 
 from configs.values import Struct, replace
 from scheduler.tiles.footprint import Footprint, Integers, thinned
@@ -51,13 +52,7 @@ class Counts(Struct, frozen=True):
     estimated: int
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            self.total + other.total,
-            self.pruned_by_size + other.pruned_by_size,
-            self.pruned_by_loop_order + other.pruned_by_loop_order,
-            self.pruned_by_l1 + other.pruned_by_l1,
-            self.estimated + other.estimated,
-        )
+        return Counts(*map(add, astuple(self), astuple(other)))
 
     def __str__(self) -> str:
         return (
@@ -237,13 +232,11 @@ def _bounded(
             _thin_longest(tried)
         footprint = Footprint(tiler, tried)
         tried = list(footprint.tried)
-        by_mask: dict[int, list[tuple[str, ...]]] = {}
 
-        def kept_orders(mask: int, footprint: Footprint = footprint, by_mask: Any = by_mask) -> Any:
-            if mask not in by_mask:
-                loops = [name for number, name in enumerate(dims) if mask >> number & 1]
-                by_mask[mask] = _orders(loops, dims, footprint, every_order=every_order)
-            return by_mask[mask]
+        @cache
+        def kept_orders(mask: int, footprint: Footprint = footprint) -> list[tuple[str, ...]]:
+            loops = [name for number, name in enumerate(dims) if mask >> number & 1]
+            return _orders(loops, dims, footprint, every_order=every_order)
 
         pairs = 0
         for mask in range(1 << len(dims)):

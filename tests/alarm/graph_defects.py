@@ -19,7 +19,7 @@ from unittest.mock import patch
 from alarm.trial import REFUSED, SURVIVED
 from configs.errors import PulptrainError, WrongNumbersError
 from configs.values import replace
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running import session
 from trainlib.primitives.lowering import dequantised
 from trainlib.primitives.optimizers import gradient_steps

@@ -9,7 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from configs.errors import DoesNotFitError, InputError, PulptrainError
-from pulptrain.given.settings import Settings
+from configs.values import replace
+from pulptrain.inputs.settings import Settings
 from pulptrain.running import number_check
 from pulptrain.running.session import prepare, run_prepared
 
@@ -105,6 +106,9 @@ EXTRAS = (
 )
 
 
+FP8 = ("fp8_e4m3", "fp8_e5m2")
+
+
 @dataclass(frozen=True)
 class Drawn:
     """A model file, its dtype and its machine, all from one seed."""
@@ -145,7 +149,8 @@ def drawn(seed: int) -> Drawn:
         placement=draw.choice(("first-fit", "best-fit")),
         seed=seed,
     )
-    return Drawn(seed, text, settings)
+    eight_bits = draw.random() < 0.2
+    return Drawn(seed, text, replace(settings, dtype=draw.choice(FP8)) if eight_bits else settings)
 
 
 def _layer(draw: random.Random, pool: tuple[str, ...]) -> str:

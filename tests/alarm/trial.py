@@ -20,7 +20,7 @@ from alarm import defects, omissions  # noqa: F401 - each adds its own to the li
 from alarm.registry import DEFECTS, Wrong
 from arch.pricing.code_caches import WARM
 from configs.errors import PulptrainError
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.machine import Machine, Prepared
 from pulptrain.running.session import run_prepared
 from pulptrain.running.training import Training

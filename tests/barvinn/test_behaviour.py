@@ -157,7 +157,7 @@ def test_word_0_stays_free_and_is_counted() -> None:
         if fits:
             assert (executed(layers[:1], x, timing=small)[0] == outputs(layers[:1], x)[0]).all()
         else:
-            with pytest.raises(DoesNotFitError, match="ACTIVATION RAM"):
+            with pytest.raises(DoesNotFitError, match="the activation RAM of a matrix-vector unit"):
                 executed(layers[:1], x, timing=small)
 
 

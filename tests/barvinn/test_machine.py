@@ -205,7 +205,7 @@ def test_misuse_is_refused() -> None:
     for change, text in (
         ({"input_base": 3000}, "is read before anything was written"),
         ({"weight_base": 1}, "is read before anything was written"),
-        ({"output_bits": 40, "msb_index": 20}, "some are overwritten"),
+        ({"output_bits": 40, "msb_index": 20}, "results are overwritten"),
         ({"msb_index": 27}, "MSB index of job .* is 27, but the hardware register holds at most 26"),
         ({"countdown": 1 << 29}, "countdown"),
     ):

@@ -130,7 +130,7 @@ def test_weights_of_one_block_that_do_not_fit_are_refused() -> None:
 def test_maps_that_do_not_fit_are_refused() -> None:
     shape = LayerShape("wide", "conv", 64, 100, 100, 64)
     layer = integer_layer(shape, np.ones((64, 64, 1, 1), np.int64), bits=(2, 2, 2))
-    with pytest.raises(DoesNotFitError, match="ACTIVATION RAM"):
+    with pytest.raises(DoesNotFitError, match="the activation RAM of a matrix-vector unit"):
         executed([layer], np.zeros((64, 100, 100), np.int64))
 
 

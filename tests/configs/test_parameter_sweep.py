@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from shared.kept_plans import run_model
 from shared.tiers import sweep_nine_of_ten
 from tools.parameter_sweep import PROBES, parameters, row

@@ -16,7 +16,7 @@ from configs import parameters
 from configs.library import list_names
 from configs.parameters import PROFILES, ParameterTree
 from pulptrain.__main__ import run
-from pulptrain.given.settings import with_options
+from pulptrain.inputs.settings import with_options
 from pulptrain.show.listings import size_text
 from shared.printed import printed, refused
 from shared.soc_fixture import FixedCostModel, Script, elementwise, read, team, write

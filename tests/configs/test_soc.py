@@ -17,8 +17,8 @@ from configs.library import list_names
 from configs.parameters import NO_SOURCE, PROFILES, load_parameters
 from configs.values import replace
 from pulptrain.exploring.explore_spec import SETTINGS, SHORT_PATHS
-from pulptrain.given.option import ALL
-from pulptrain.given.settings import Settings, with_options
+from pulptrain.inputs.option import ALL
+from pulptrain.inputs.settings import Settings, with_options
 
 SOC_FOLDER = Path(configs.__file__).parent / "soc"
 

@@ -199,5 +199,5 @@ def test_a_literal_is_the_float_that_numpy_rounds_to(value: float) -> None:
 def test_what_no_c_is_known_for_is_refused_by_name() -> None:
     x = Trace().array("x")
     for what, formula in {"arctan": lambda: np.arctan(x), "add.reduce": lambda: np.add.reduce(x)}.items():
-        with pytest.raises(InputError, match=f"a formula with {what} cannot be translated"):
+        with pytest.raises(InputError, match=f"cannot translate a formula with {what} to C"):
             formula()

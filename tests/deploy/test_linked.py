@@ -10,7 +10,7 @@ import pytest
 from arch.spec.program import Compute
 from deploy.project.linked import CACHE_BYTES, functions_of_map, linked_code
 from pulptrain.__main__ import run
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from scheduler.programs.program_code import codes_of, platform_functions
 from scheduler.tiles.code_sizes import shipped_sizes
 from shared.kept_plans import prepare

@@ -25,7 +25,7 @@ from configs.yaml_file import parse_yaml
 from deploy.calls.call import c_calls
 from deploy.project.network_files import programs_of
 from pulptrain.deploying.deployed import cycles_as_exported
-from pulptrain.given.settings import Settings, with_options
+from pulptrain.inputs.settings import Settings, with_options
 from pulptrain.running.session import prepare, run_model
 from scheduler.options import ScheduleOptions
 from scheduler.programs.rolling import runs_of
@@ -123,7 +123,7 @@ def test_what_is_added_turn_by_turn_gives_the_values(steps: list[int], times: in
         (["--form", "tabels"], 2, "unknown form 'tabels'"),
         (["--form", "tables", "--soc", "stm32l4"], 2, "which its DMA cannot read"),
         (["--form", "tables", "--l1", "11KiB"], 3, "tables of two ops"),
-        (["--form", "tables", "--set", "dma.transfer_ids=1"], 2, "tables need one"),
+        (["--form", "tables", "--set", "dma.transfer_ids=1"], 2, "one ID for tables"),
     ],
 )
 def test_a_form_that_a_machine_has_no_room_for_is_refused(

@@ -19,7 +19,7 @@ from urllib.parse import unquote, urldefrag
 import pytest
 
 import pulptrain
-from pulptrain.given import layers
+from pulptrain.inputs import layers
 from shared.paths import ROOT
 
 DOCS = ROOT / "docs"

@@ -45,7 +45,9 @@ def test_the_first_screen_names_what_is_larger_or_slower() -> None:
         if OURS[key]["accumulated_bytes"] > 1024 * float(row["peak_kib"] or row["arena_kib"])
     }
     assert larger
-    assert all(NAMES[model] in first.partition("Where ours are larger or slower:\n")[2] for model in larger)
+    assert all(
+        NAMES[model] in first.partition("Our steps are larger or slower here:\n")[2] for model in larger
+    )
 
 
 def test_rows_are_of_today_or_their_table_says_that_they_are_not() -> None:

@@ -442,9 +442,9 @@ def test_all_nodes_that_cannot_be_taken_are_listed_at_once(tmp_path: Path) -> No
     text = str(caught.value)
     assert "3 of 5 operations" in text
     for word in (
-        "first: Einsum of shape [2, 4]",
-        "second: ReverseSequence",
-        "third: my.domain:Odd",
+        "first (Einsum of shape [2, 4]",
+        "second (ReverseSequence",
+        "third (my.domain:Odd",
         "; try:",
     ):
         assert word in text

@@ -90,7 +90,7 @@ def test_a_defect_of_ours_is_not_the_fault_of_the_file(
     [
         (
             node("Mul", ["x", "w", "w"], ["z"], name="n"),
-            r"'n' \(Mul\): the node has 3 inputs, at most 2 in opset",
+            r"'n' \(Mul\): the node has 3 inputs, opset \d+ allows at most 2",
         ),
         (
             node("Where", ["x", "w", "w"], ["z"], name="n"),

@@ -551,7 +551,7 @@ def test_running_statistics_of_a_norm_called_twice_go_from_call_to_call():
     for role in ("running_mean", "running_var"):
         (ours,) = (made for name, made in graph.updates.items() if name.endswith(role))
         np.testing.assert_allclose(tensors[ours], getattr(module.parts[0], role), rtol=1e-5)
-    with pytest.raises(UnsupportedLayerError, match="running statistics that several layers move"):
+    with pytest.raises(UnsupportedLayerError, match="running statistics that several layers share"):
         onnx_bytes(model.spec, model.values)
 
 

@@ -292,7 +292,13 @@ ARITHMETIC = {
         lambda m, x: x[:, None] + m.parts[0](torch.tensor([3, 0, 2, 1, 4, 3])),
         lambda: nn.Embedding(5, 6),
     ),
-    "repeated for every sample": ((1, 6), lambda m, x: x * m.own.exp().expand(2, -1), nn.Identity),
+    "expanded for every sample": ((1, 6), lambda m, x: x * m.own.exp().expand(2, -1), nn.Identity),
+    "expanded for every sample and turned": (
+        (6, 4),
+        lambda m, x: x[:, None] + m.own.exp().expand(2, -1, -1).transpose(1, 2),
+        nn.Identity,
+    ),
+    "repeated for every sample": ((1, 6), lambda m, x: x * m.own.exp().repeat(2, 1), nn.Identity),
 }
 
 

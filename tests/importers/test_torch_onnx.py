@@ -11,7 +11,7 @@ from configs.errors import UnsupportedLayerError
 from importers.graph.onnx_file import load_onnx
 from importers.onnx.forward import import_forward
 from importers.torch.module import from_torch
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import run_model
 
 pytestmark = [

@@ -9,7 +9,7 @@ import pytest
 
 from importers.torch.module import from_torch
 from pulptrain.foreign.foreign_model import ForeignModel, compare_with_origin
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import run_model
 
 pytestmark = [pytest.mark.needs_torchvision, pytest.mark.needs_torch, pytest.mark.slow]

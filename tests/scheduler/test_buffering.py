@@ -15,7 +15,7 @@ from configs.errors import DoesNotFitError, InputError, RaceError
 from configs.model_file import load_model
 from configs.values import replace
 from pulptrain.__main__ import run
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.primitive_run import run_primitive
 from scheduler.addresses.allocation import Interval
 from scheduler.options import ScheduleOptions, parse_buffers

@@ -12,7 +12,7 @@ from arch.spec.soc_config import load_soc
 from configs.model_file import read_model
 from configs.values import replace
 from configs.yaml_file import parse_yaml
-from pulptrain.given.settings import with_options
+from pulptrain.inputs.settings import with_options
 from scheduler.counted_run import CountedRun
 from scheduler.executor import Executor
 from scheduler.options import BEST_DEPTH, ScheduleOptions

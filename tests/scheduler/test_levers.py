@@ -15,7 +15,7 @@ from configs.errors import DoesNotFitError, Lever
 from configs.model_file import load_model
 from configs.values import replace
 from pulptrain.__main__ import run
-from pulptrain.given.settings import Settings, schedule_options, soc_timing, with_options
+from pulptrain.inputs.settings import Settings, schedule_options, soc_timing, with_options
 from pulptrain.running.session import prepare
 from scheduler.levers import MAX_LEVERS
 from scheduler.memory.memory_plan import least_l2_bytes, plan_memory

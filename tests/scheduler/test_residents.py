@@ -15,7 +15,7 @@ from arch.spec.program import Compute, DmaStart, UdmaStart
 from configs.errors import DoesNotFitError, InputError
 from configs.model_file import load_model
 from configs.values import replace
-from pulptrain.given.settings import Settings, with_options
+from pulptrain.inputs.settings import Settings, with_options
 from scheduler.addresses.allocation import PlanError
 from scheduler.executor import Executor
 from scheduler.memory.plan_check import check_program
@@ -146,7 +146,7 @@ def test_what_is_not_one_run_of_bytes_is_moved_and_a_note_says_why() -> None:
     alone = schedule_of("digits-cnn", (), tile_sizes=tiles)
     assert kept.resident == ()
     assert kept.notes[0] == (
-        "conv1.out does not stay in L1: conv2.FW uses boxes of it that are not contiguous words"
+        "conv1.out does not stay in L1: tiles of conv2.FW use parts of it that are not contiguous words"
     )
     assert len(kept.program.actions) == len(alone.program.actions)
     assert moved_bytes(kept, to_l1=True) == moved_bytes(alone, to_l1=True)

@@ -21,7 +21,7 @@ from arch.spec.isa import TeamWork
 from configs.values import replace
 from pulptrain.cli import dispatch
 from pulptrain.foreign.model_source import open_source
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import RunOutcome, run_model
 from scheduler import resident_search, run_cache, tiling_choice
 from scheduler.run_cache import cost_from, cost_text

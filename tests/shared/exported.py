@@ -14,7 +14,7 @@ from arch.spec.soc_config import READABLE
 from deploy.project.project import Project, project_of
 from deploy.project.recorded import Recorded
 from pulptrain.deploying.deployed import write_files
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import RunOutcome, run_model
 from scheduler.planned import Schedule
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from configs.errors import PulptrainError
 from configs.values import replace
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import model_of
 from shared.kept_plans import run_model
 from shared.training_form_models import changed, written

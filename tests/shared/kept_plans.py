@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 
 from configs.model_file import ModelSpec
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running import session
 from pulptrain.running.machine import Prepared
 from scheduler.search.cache import ResultCache, default_cache_file

@@ -28,7 +28,7 @@ from trainlib.primitives.definition import Example, OptimizerPrimitive
 from trainlib.references.reference import evaluate
 from trainlib.registry import PRIMITIVES, lowering_of, step_of
 from trainlib.training.single import single
-from truth.given import torch_available
+from truth.source import torch_available
 
 CODEGEN = catalogue.codegen_names()[0]
 

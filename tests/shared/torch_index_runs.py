@@ -48,7 +48,11 @@ def outcome(case: Case) -> Outcome:
 def _short(error: PulptrainError) -> str:
     """Why, without names of files and nodes."""
     lines = [line.strip() for line in error.message.splitlines()]
-    reason = lines[0] if len(lines) < 2 else lines[1].partition(": ")[2].partition("; nearest")[0]
+    reason = (
+        lines[0]
+        if len(lines) < 2
+        else lines[1].partition(" (")[2].replace("): ", ": ", 1).partition("; nearest")[0]
+    )
     return re.sub(r" \([^ ]*\.py:\d+\)", "", reason)
 
 

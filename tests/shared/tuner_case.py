@@ -9,7 +9,7 @@ from arch.spec.soc_config import load_soc
 from arch.spec.timing import SocTiming
 from configs.model_file import load_model, read_model
 from configs.yaml_file import parse_yaml
-from pulptrain.given.settings import with_options
+from pulptrain.inputs.settings import with_options
 from scheduler.options import ScheduleOptions
 from scheduler.search.workers import Workers
 from scheduler.tuner.iteration_tuning import Tuning, tune_iteration

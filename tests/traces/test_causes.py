@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from shared.kept_plans import run_model
 from traces.causes import CAUSES, GROUPS, bound_by
 from traces.events import COMPUTE, STALLS, TRANSFER, Slice, Work

@@ -16,7 +16,7 @@ import pytest
 
 from configs.model_file import LayerSchema, LossSchema, LossSpec, load_model
 from configs.values import replace
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import run_prepared
 from shared.kept_plans import prepare, run_model
 from shared.paths import ROOT
@@ -27,7 +27,7 @@ from trainlib.registry import PRIMITIVES, is_internal
 from trainlib.training.phases import build_training_phases
 from trainlib.training.single import single
 from trainlib.training.training_data import sample_stream
-from truth.given import LAYER, LOSS, OPTIMIZER, alone, as_given
+from truth.source import LAYER, LOSS, OPTIMIZER, alone, as_given
 
 pytestmark = pytest.mark.needs_torch
 

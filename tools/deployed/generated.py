@@ -30,7 +30,7 @@ from configs.library import list_names
 from configs.values import replace
 from deploy.calls import call as calls
 from deploy.calls.call import Source, c_calls
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import prepare
 from tools.deployed.executed import DEVIATION, Called, Execution, alone, build, called, traced
 from tools.deployed.instructions import L2, issued

@@ -121,7 +121,7 @@ def rows(compiled: dict[str, list[Instruction]]) -> Iterator[dict[str, Any]]:
     own = set(LIBRARY.kernel_names(CODEGEN))
     for name in sorted(own & compiled.keys()):
         kernel = LIBRARY.kernel(CODEGEN, name, False)
-        if f"/{OF_C}/" in kernel.where:
+        if f"/{OF_C}/" in kernel.header.section.file:
             continue
         in_c = [counts(item.letter for item in loop) for loop in innermost(compiled[name])]
         seen: list[Counter[str]] = []

@@ -21,7 +21,7 @@ from arch.spec.isa import NestCall
 from arch.spec.program import Compute
 from arch.spec.soc_config import TABLES
 from pulptrain.deploying.deployed import EXPORTED
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import prepare
 from scheduler.planned import Schedule
 from scheduler.programs.program_code import ops_of

@@ -15,7 +15,7 @@ from typing import Any
 
 from arch.pricing.code_caches import STEADY, WARM
 from arch.spec.soc_config import READABLE
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import prepare
 from scheduler.code_in_l2 import placed_with_code, without_code
 from scheduler.executor import Executor

@@ -13,7 +13,7 @@ from arch.pricing.team_cost_model import TeamCostModel
 from configs.errors import DoesNotFitError
 from configs.model_file import load_model
 from configs.values import replace
-from pulptrain.given.settings import Settings, schedule_options, soc_timing
+from pulptrain.inputs.settings import Settings, schedule_options, soc_timing
 from pulptrain.running.session import run_model
 from scheduler.executor import Executor
 from scheduler.planned import Schedule

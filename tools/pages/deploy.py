@@ -6,7 +6,7 @@ from __future__ import annotations
 from deploy.calls.call import c_calls
 from deploy.program.network_text import ops_text
 from deploy.project.network_files import programs_of
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import prepare
 from tools.deployed import instructions, sizes
 from tools.pages import error_bars

@@ -11,7 +11,7 @@ from typing import Any
 from arch.energy.activity import COUNTERS
 from configs.energy_model import COEFFICIENTS, EnergyModel, energy_text, load_energy
 from configs.library import list_names
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import run_model
 from pulptrain.tuning.model_tuning import tune_model
 from scheduler.explore.pareto import pareto_front

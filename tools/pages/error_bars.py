@@ -12,7 +12,7 @@ import numpy as np
 
 from configs.library import list_names
 from configs.parameters import PROFILES
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import run_model
 from scheduler.validation.error_bars import shipped_table
 from tools.pages.page import Page, golden, table
@@ -95,10 +95,10 @@ def in_short() -> str:
         for items in ([item for item, _ in pairs], [item for _, item in pairs if item is not None])
     )
     return (
-        f"{len(pairs)} whole iterations were exported and executed on that RTL. They took {steady[0]:.0f} to "
-        f"{steady[-1]:.0f} % more\ncycles than predicted with `--icache steady` (the default), "
-        f"{warm[0]:.0f} to "
-        f"{warm[-1]:.0f} % more with all code in the caches\n"
+        f"{len(pairs)} whole iterations were exported as C and executed on that RTL. "
+        f"They took {steady[0]:.0f} to {steady[-1]:.0f} % more\n"
+        "cycles than a run predicts by default (`--icache steady`, which includes the fetching of code), "
+        f"and {warm[0]:.0f} to {warm[-1]:.0f} %\nmore than predicted with all code in the caches\n"
         "([table](docs/error-bars.md#whole-iterations-on-the-rtl))."
     )
 

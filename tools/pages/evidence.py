@@ -10,7 +10,7 @@ from configs.errors import InputError
 from configs.grades import ASSUMED, GRADES, grades
 from configs.library import list_names
 from configs.parameters import PROFILES, load_parameters
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import run_model
 from tools.pages.page import Page, accuracy, golden, table
 from tools.read_off import counts, read_off

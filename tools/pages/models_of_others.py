@@ -62,7 +62,7 @@ def deeploy() -> str:
     found = Counter((row["status"], row["reason"]) for row in rows("deeploy-folders"))
     order = ("right", "wrong", "not decidable", "refused", "not tried")
     ends = sorted(found, key=lambda end: (order.index(end[0]), -found[end], end))
-    return table(("graphs", "end", "why"), [(found[end], *end) for end in ends])
+    return table(("graphs", "result", "why"), [(found[end], *end) for end in ends])
 
 
 PAGE = Page("docs/models-of-others.md", {"counts": counts, "models": models, "deeploy": deeploy})

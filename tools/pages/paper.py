@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 
 from arch.pricing.window_plan import START_OFFSETS_CYCLES, PricingWindow
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.kernel_cost import kernel_cost
 from scheduler.validation.rows import layer
 from scheduler.validation.rows.statistics import Result
@@ -131,11 +131,19 @@ def layers() -> str:
                 f"{one.error_percent:+.1f} %",
                 f"{row.error_percent:+.1f} %",
                 f"{low:.2f} to {high:.2f}",
-                "inside" if low <= measured <= high else f"{_beyond(measured, low, high):.1f} % beyond",
+                "yes" if low <= measured <= high else f"{_beyond(measured, low, high):.1f} % outside",
             )
         )
     return table(
-        ("layer", "published", "ours", "error, 1 core", "error, 8 cores", "ours by start", "published is"),
+        (
+            "layer",
+            "published",
+            "ours",
+            "error, 1 core",
+            "error, 8 cores",
+            "ours by start",
+            "published is in this range",
+        ),
         rows,
     )
 
@@ -197,7 +205,7 @@ def _choice_table(results: Sequence[Result]) -> str:
                 f"{worst:.1f} %",
             )
         )
-    titles = ("groups", "count", "within", "goal", "reached", "by one measurement", "worst")
+    titles = ("cores and FPUs", "groups", "bound", "goal", "within bound", "measured choice", "largest loss")
     return table(titles, rows)
 
 
@@ -211,9 +219,7 @@ def _cell_table(results: Sequence[Result]) -> str:
         percent = 1 if items[0].quiet else 3
         repeated = share_repeated_within(items, percent)
         worst = max(items, key=lambda item: item.regret_percent)
-        named = (
-            f"{worst.shape}: `{worst.chosen}` for `{worst.best}`" if worst.regret_percent > percent else ""
-        )
+        named = f"{worst.shape}: `{worst.chosen}`, `{worst.best}`" if worst.regret_percent > percent else ""
         codegen, count, fpus, conflicts = cell
         share = share_within(items, percent)
         rows.append(
@@ -234,8 +240,8 @@ def _cell_table(results: Sequence[Result]) -> str:
             )
         )
     ordered = [row for _, row in sorted(rows)]
-    titles = ("codegen", "cores", "FPUs", "conflicts", "count", "within", "reached", "by one measurement")
-    return table((*titles, "worst", "which"), ordered)
+    titles = ("codegen", "cores", "FPUs", "conflicts", "groups", "bound", "within bound", "measured choice")
+    return table((*titles, "largest loss", "where: chosen, fastest"), ordered)
 
 
 def _sharing_table(results: Sequence[Result]) -> str:

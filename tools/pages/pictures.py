@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import cache, partial
 
 from configs.values import replace
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.outputs import blocks_of
 from pulptrain.running.pictures import RunPictures, window_of
 from pulptrain.running.session import RunOutcome, run_model

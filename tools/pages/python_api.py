@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import get_type_hints
 
 import pulptrain
-from pulptrain.given import layers
-from pulptrain.given.option import FitOptions, LinkedRunOptions, Option, RunOptions, TuneOptions
+from pulptrain.inputs import layers
+from pulptrain.inputs.option import FitOptions, LinkedRunOptions, Option, RunOptions, TuneOptions
 from tools.pages.page import Page, table
 from trainlib.about import ABOUT
 

@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 from configs.library import list_names
 from configs.values import replace
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import run_model
 from tools.pages.page import Page, golden, table
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from configs.grades import MEASURED
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import run_model
 from tools.pages.page import Page, accuracy, golden, table
 from trainlib.kernels.evidence import nest_evidence

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import RunOutcome, run_model
 from tools.pages.page import Page, table
 from tools.pages.speechnet_trace import (

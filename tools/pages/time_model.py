@@ -14,7 +14,7 @@ from arch.pricing.window_plan import START_OFFSETS_CYCLES, PricingWindow
 from arch.spec.isa import TeamWork
 from arch.spec.program import Compute
 from arch.spec.timing import IcacheTiming, SocTiming
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.primitive_run import run_primitive
 from pulptrain.running.session import RunOutcome
 from tools.pages.page import ROOT, Page, table

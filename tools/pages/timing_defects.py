@@ -43,13 +43,14 @@ def seen() -> str:
             moved = f"{record['from_percent']:+.2f} -> {record['to_percent']:+.2f} %"
             where = f"`{DEFECTS[name].file}`"
             rows.append((name, where, record["figure"], moved, f"{_times(record):.1f}", record["figures"]))
-    return table(("defect", "in", "figure", "from -> to", "bounds", "figures"), rows)
+    titles = ("defect", "file", "figure that moved farthest", "from -> to", "times its bound", "figures out")
+    return table(titles, rows)
 
 
 def not_seen() -> str:
     """Every defect that is not, and why."""
     return table(
-        ("defect", "in", "why"), [(name, f"`{DEFECTS[name].file}`", why) for name, why in NOT_SEEN.items()]
+        ("defect", "file", "why"), [(name, f"`{DEFECTS[name].file}`", why) for name, why in NOT_SEEN.items()]
     )
 
 

@@ -24,7 +24,7 @@ from configs.parameters import load_parameters
 from configs.values import replace
 from pulptrain.fitting.fit_model import GAP, Fitting, sized
 from pulptrain.fitting.ways import Way, from_inputs
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import RunOutcome, prepare, run_model, settled
 from tools.pages.page import ROOT, Page, golden, table
 from trainlib.training.recompute import AGAIN
@@ -291,14 +291,14 @@ def conclusion() -> str:
     plain = [ours["peak_bytes"] / 1024 / _peak_kib(row) for row, ours in peaks]
     theirs, here = ([pair[number] for pair in _added().values()] for number in (0, 1))
     text = (
-        f"**Our steps are predicted to take {_range(shares)} of the published cycles. Their peak of memory "
-        f"is {_range(plain)} of the published one, before any search for a better plan. To fit the smaller "
-        f"memory of published checkpointing, published steps take {100 * min(theirs):.1f} to "
-        f"{100 * max(theirs):.1f} % more cycles, ours at most {100 * max(here):.1f} %, where a plan was "
-        "found.**"
+        f"**pulptrain predicts that our steps take {_range(shares)} of the published cycles. Their memory "
+        f"peak is {_range(plain)} of the published peak, without a search for a better plan. TrainDeeploy "
+        "also recomputes activations to fit smaller memories (checkpointing): its steps then take "
+        f"{100 * min(theirs):.1f} to {100 * max(theirs):.1f} % more cycles, ours at most "
+        f"{100 * max(here):.1f} % if a plan was found.**"
     )
     worse = "\n".join(f"- {line}" for line in _worse() or ["nowhere"])
-    return f"{text}\n\nWhere ours are larger or slower:\n\n{worse}\n"
+    return f"{text}\n\nOur steps are larger or slower here:\n\n{worse}\n"
 
 
 def _worse() -> list[str]:

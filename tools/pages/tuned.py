@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from configs.library import list_names
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.result_cache import open_cache
 from pulptrain.running.session import run_model
 from pulptrain.tuning.model_tuning import tune_model

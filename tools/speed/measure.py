@@ -43,7 +43,7 @@ def measured(version: Version, arguments: Sequence[str], folder: Path, kept: Pat
 
 
 def once(version: Version, row: Row) -> Measured:
-    """A row in a new folder, with nothing kept but compiled code and what its `before` keeps."""
+    """A row in a new folder, cold: it has compiled code and what its `before` stores."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for path, text in row.files.items():

@@ -30,7 +30,7 @@ def _run(model: str, *options: str) -> tuple[str, ...]:
 
 
 def _cold(model: str, rounds: int = 3) -> Row:
-    return Row(f"{model}, timing only, nothing kept", _run(model, *TIMING_ONLY), rounds=rounds)
+    return Row(f"{model}, timing only, cold", _run(model, *TIMING_ONLY), rounds=rounds)
 
 
 def _warm(name: str, *arguments: str) -> Row:

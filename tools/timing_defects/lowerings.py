@@ -4,18 +4,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
+from configs.values import replace
 from scheduler.tiles import tiling
 from tools.timing_defects.change import Change, Replacement, around, registrar
 from trainlib.ir.steps import KernelCall, Scratch, TileTask
 from trainlib.kernels import catalogue, expressions
 from trainlib.primitives.attention import softmax
-from trainlib.primitives.contractions import conv_nests, matrix_products
+from trainlib.primitives.contractions import conv_nests, pointwise
 from trainlib.primitives.contractions.conv_im2col import Im2col
 from trainlib.primitives.lowering import calls, elementwise, forks, placed
+from trainlib.primitives.lowering.axes import NOWHERE
 from trainlib.primitives.lowering.calls import transpose_call
 from trainlib.primitives.lowering.kernel_call import Piece
+from trainlib.primitives.lowering.products import Each, Product
 
 DEFECTS: dict[str, Change] = {}
 _defect = registrar(DEFECTS, "lowerings")
@@ -107,16 +111,23 @@ _defect("trainlib/primitives/contractions/conv_nests.py", "the block transpose m
 )
 
 
-@_defect("trainlib/primitives/contractions/matrix_products.py", "a vector is transposed like a matrix")
+@_defect("trainlib/primitives/lowering/products.py", "a vector is transposed like a matrix")
 def _vectors_transposed() -> Sequence[Replacement]:
-    def wrong(right: Any, *args: Any, vectors: bool = False, **more: Any) -> Any:
-        return right(*args, **more)
+    def used(right: Any, product: Product, area: Any) -> Any:
+        return {*right(product, area), product.turned or product.a}
 
-    return around(matrix_products, "arranged", wrong)
+    def run(right: Any, product: Product, area: Any, build: Any, at: Any = NOWHERE) -> Any:
+        rows, inner = (prod(area.shape(*axes)) for axes in (product.rows, product.inner))
+        if product.turned and inner == 1:
+            vector = replace(area.held(product.a, at, (1, rows)), shape=(1, rows))
+            build.transpose(vector, Piece(product.turned, (rows, 1)))
+        right(product, area, build, at)
+
+    return [*around(Product, "used", used), *around(Product, "run", run)]
 
 
-_defect("trainlib/primitives/contractions/matrix_products.py", "what a matmul wants transposed is not")(
-    lambda: around(matrix_products, "transposes", lambda right, *args: [])
+_defect("trainlib/primitives/contractions/pointwise.py", "what a matmul wants transposed is not")(
+    lambda: around(pointwise, "turning", lambda right, *args: Each((), ()))
 )
 
 

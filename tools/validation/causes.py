@@ -51,18 +51,22 @@ def cause(name: str, row: Result, others: Sequence[Result]) -> str:
 
 
 LOCK_STEP = (
-    "lock-step: cores and DMA walk over the banks at the same pace, so the phase decides whether they always "
-    "or never collide; the prediction is a mean over phases"
+    "cores and DMA access the banks in lock-step, so they always or never collide, depending on the cycle in "
+    "which each starts; the prediction is a mean over these cycles"
 )
 WHEN_EACH_LOADS = "unknown: when each core began and ended its loads"
-AROUND_THE_CODE = "the code around the measured code comes from L2, too: one line more, of few"
-FIRST_TILES = "the first tiles fetch their code from L2 or the shared cache, unlike the prediction"
+AROUND_THE_CODE = "the code around the measured code also comes from L2: one more line"
+FIRST_TILES = (
+    "the first tiles fetch their code from L2 or the shared cache; the prediction does not include this"
+)
 SHORT = (
     f"shorter than {SHORT_CYCLES} cycles: one cache refill of the slowest core (4 cycles, 22 from L2) is "
-    "some per cent, and bank conflicts are few"
+    "already some per cent"
 )
-ONE_BANK = "the parts of all cores start in one bank; conflicts depend on the cycle in which each core starts"
-POWERS_OF_TWO = "lock-step of cores and DMA on rows of a power of two; predicted is a mean over two starts"
+ONE_BANK = "the data of all cores begin in one bank; conflicts depend on the cycle in which each core starts"
+POWERS_OF_TWO = (
+    "cores and DMA are in lock-step on rows of a power of two; the prediction is a mean over two starts"
+)
 
 
 def _of_its_kind(row: Result) -> str:
@@ -95,7 +99,7 @@ def _second_call(row: Result, others: Sequence[Result]) -> str | None:
     if abs(difference) < abs(row.prediction.cycles - row.measured) / 2:
         return None
     again = row.measured - difference
-    return f"phase of the cores: another call of the same warm kernel took {again:,.0f} cycles"
+    return f"depends on the start of the cores: another call of the same warm kernel took {again:,.0f} cycles"
 
 
 def _alone(row: Result, others: Sequence[Result]) -> str | None:
@@ -112,5 +116,6 @@ def _alone(row: Result, others: Sequence[Result]) -> str | None:
     if max(times) - min(times) < abs(row.prediction.cycles - row.measured) / 2:
         return None
     return (
-        f"phase of the cores: without transfers the same kernel took {min(times):,} to {max(times):,} cycles"
+        "depends on the start of the cores: without transfers the same kernel took "
+        f"{min(times):,} to {max(times):,} cycles"
     )

@@ -38,7 +38,7 @@ from scheduler.validation.error_bars import (
 )
 from tools.validation.error_rows import ROOT, STEPS, STEPS_WARM, ErrorRow, kept
 from trainlib.kernels.library import LIBRARY
-from trainlib.kernels.nodes import Choice, Counted, NestNode
+from trainlib.kernels.nodes import codes
 
 TABLE = ROOT / "configs" / "data" / FILE
 FIGURES = ROOT / "tests" / "validation-figures.json"
@@ -59,17 +59,8 @@ def family_of(codegen: str, nest: str) -> str:
     if LIBRARY.header(codegen, nest).is_matmul:
         return MATMUL
     computes = FPU_OPS | {Op.FDIV}
-    return COMPUTES if computes & set(_ops(LIBRARY.kernel(codegen, nest).expander.nest.body)) else MOVES
-
-
-def _ops(nodes: Iterable[NestNode]) -> Iterable[Op]:
-    for node in nodes:
-        if isinstance(node, Counted):
-            yield from _ops(node.body)
-        elif isinstance(node, Choice):
-            yield from _ops((*node.then, *node.otherwise))
-        else:
-            yield node.instruction.op
+    made = codes(LIBRARY.kernel(codegen, nest).expander.nest.body)
+    return COMPUTES if computes & {code.instruction.op for code in made} else MOVES
 
 
 def shares_of(row: ErrorRow) -> Mapping[Key, float]:

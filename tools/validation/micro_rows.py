@@ -13,13 +13,13 @@ TOLERANCE_CYCLES = 0.5
 """Of a row, per operation; the larger of the two counts."""
 
 _REFILLS = (
-    "refills of the private cache: 12 or 14 cycles more than the instructions take, 6 or 7 of the 16 lines "
-    "of code at 2 cycles each, where the second call of the mean core waits for 2 or 3"
+    "refills of the private cache: 6 or 7 of the 16 lines of code, 2 cycles each; in the second call, a core "
+    "waits for 2 or 3 lines on average"
 )
 _LINES = "28 cycles more than the instructions take: code from L2 (18) and from the shared cache (2 a line)"
 _PHASE = (
-    "phase of the cores: all begin in one bank, and how fast they spread over the banks hangs on the cycle "
-    "in which each begins; the model begins with all at once"
+    "all cores begin in one bank, and the cycle in which each starts decides how fast they spread over the "
+    "banks; in the model all start at once"
 )
 
 Deviations = Mapping[tuple[str, str, int, str, bool], tuple[float, str]]
@@ -50,19 +50,20 @@ SYNC_CAUSES = {
     "fork_slave_entry_delay_min": "on two cores the code that only workers run came from L2",
     "fork_slave_entry_delay_max": "on two cores the code that only workers run came from L2",
     "team_config(3 EU writes)": "5 cycles once per machine, 7 for every other team",
-    "mutex_lock_unlock_max(all cores contend)": "a second core takes 6 cycles more, every further one 5",
-    "core0_L2flag_write_cost": "16 or 18 cycles, in each other's way with the controller that polls",
-    "core0_L2flag_write_to_fc_poll_seen": "6 to 11 cycles, by the turn of the polling loop it meets",
+    "mutex_lock_unlock_max(all cores contend)": "the second core takes 6 cycles more, every further core 5",
+    "core0_L2flag_write_cost": "16 or 18 cycles, because the polling controller accesses the same memory",
+    "core0_L2flag_write_to_fc_poll_seen": "6 to 11 cycles, depending on the state of the polling loop",
 }
 """The same for rows of the event unit and of the offload, by name."""
 
 RTL_CAUSES = {
-    "auipc_jalr": "a jump by a register that was just written waits a cycle, which no kernel's price has",
+    "auipc_jalr": "a jump to a register that was just written waits one cycle, which the model ignores "
+    "(kernels have no such jump)",
     "fdiv_fadd_indep": "a core stands still while it divides; hardware goes on until the FPU is needed",
-    "fmadd_2of3": "phase of the cores: whom the shared FPUs serve first",
-    "hwloop_n4_body4": "one cycle of the set-up, in four turns",
+    "fmadd_2of3": "depends on which core the shared FPUs serve first",
+    "hwloop_n4_body4": "one cycle of the set-up, in four iterations",
     "lw_DMA_demux_status": (
-        "the control port of the DMA grants nothing in the cycle behind a read; a lone one takes a cycle"
+        "the control port of the DMA is busy in the cycle after a read; a single read takes one cycle"
     ),
     "mutex_lock_unlock_all_cores_then_barrier": "one cycle of the first lock",
     "mutex_lock_unlock_all_cores_then_barrier(10 nops held)": "one cycle of the first lock",

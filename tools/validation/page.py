@@ -43,10 +43,16 @@ FORK_INSTRUCTIONS = (3, 4)
 
 TITLE = "# Validation: predicted against measured cycles"
 
-QUESTION = """How far are predicted cycles from measured ones? A *set* is a file of measurements (*rows*) of
-one kind: matmuls (`mm`), other loops, layers, transfers (`dma`), double buffered tile loops (`tiled`), whole
-programs (`steps`). Sets that begin with RTL were measured on the RTL of a whole cluster, the others on
-GVSoC. Each set has a goal, the largest error we accept."""
+QUESTION = """How far are predicted cycles from measured ones? This page shows it for every kind of kernel,
+layer, transfer and program that was measured. Read the first table; the others are detailed evidence. What to
+expect for your own run: [error bars](error-bars.md).
+
+A *set* is a file of measurements (*rows*) of one kind: matmuls (`mm`), other loops, layer steps, transfers
+(`dma`), double buffered tile loops (`tiled`, `tiled-layers`), a kernel during transfers (`overlap`), cores
+and DMA on the same banks (`dma-contention`), instruction fetches (`icache`, `refill`), single operations
+(`micro`), published layers (`tutorial-anchors`), ops of whole exported programs (`steps`, `sequence`). The
+names of sets that were measured on the RTL of a whole cluster begin with RTL. The others were measured on
+the instruction-set simulator GVSoC. A *goal* is the largest error we accept for a set."""
 
 READING = """Table columns:
 
@@ -55,15 +61,15 @@ READING = """Table columns:
 | error | (predicted - measured) / measured, in cycles |
 | mean, p95, max | mean, 95th percentile and largest absolute error |
 | bias | mean of the signed error |
-| noise | difference of two measurements of one case; errors below it mean nothing |
-| regret | cycles lost if the predicted best kernel is used instead of the measured best |
-| read off | rows that set parameters of the model; the others only test it |
-| not predicted | rows that the model cannot predict; they count in no figure |
+| noise | mean difference of two measurements of one case; a smaller error means nothing |
+| regret | cycles lost (in %) by the kernel predicted fastest, compared with the one measured fastest |
+| sets parameters | rows that [set parameters](#which-rows-set-parameters); the others only test the model |
+| not predicted | rows that the model cannot predict; they are not in the figures |
 
-The files are in `measured/`, with a note on how they were taken. Pictures show predicted over measured
-cycles, the error, and the distribution of its absolute value. mm, loop, layer, tiled and tiled-layers
-simulate the programs of `run` and `primitive`. `pulptrain validate KIND FILE --keep-going` prints these
-tables; `make validation` writes this page. Your own measurements: [calibrate](calibrate.md).
+The files are in `measured/`; its README describes how each was measured. For mm, loop, layer, tiled and
+tiled-layers, the predictions come from the same programs that `run` and `primitive` simulate. `pulptrain
+validate KIND FILE --keep-going` prints these tables; `make validation` writes this page. Pictures show
+predicted over measured cycles, the error, and the distribution of its absolute value.
 """
 
 
@@ -99,14 +105,19 @@ def page(done: Mapping[str, Validation]) -> str:
     met = len(goals) - 2 - len(unmet)
     listed = "; ".join(f"*{name}*" for name in unmet) or "none"
     verdict = f"**{met} of {met + len(unmet)} goals are met.** Not met: {listed}."
-    parts = [TITLE, "", QUESTION, verdict, "", READING, "## Goals and results", "", *goals, ""]
+    parts = [TITLE, "", QUESTION, "", verdict, "", READING, "## Goals and results", "", *goals, ""]
     parts += _worst_on_rtl(done)
     matmuls = done["mm"].results
     if matmuls:
         parts += ["## Instructions of the matmuls", "", *_instructions(matmuls), ""]
         parts += ["## Best MAC per cycle on 8 cores", "", *_peaks(matmuls), ""]
     if "layer" in done and done["layer"].results:
-        parts += ["## Nine steps, then and now", "", *then_and_now.section(done["layer"].results), ""]
+        parts += [
+            "## Nine layer steps, as published and by default",
+            "",
+            *then_and_now.section(done["layer"].results),
+            "",
+        ]
     if "rtl steps, later" in done:
         parts += signs.section(done["rtl steps, later"].results)
     parts += ["## Every set", ""]
@@ -114,8 +125,13 @@ def page(done: Mapping[str, Validation]) -> str:
         parts += _set(SETS[name], validation)
         if validation.kind.name == "micro":
             parts += [*_per_operation(validation.results), ""]
-    parts += ["## What was read off which rows", "", *_fitted(), ""]
-    parts += ["## What is not modelled, and what it costs", "", *_gaps(done), *_refused(done)]
+    parts += ["## Which rows set parameters", "", *_fitted(), ""]
+    parts += ["## Effects that are not modelled", "", *_gaps(done), *_refused(done)]
+    parts += [
+        "",
+        "Next: [error bars](error-bars.md) of your own run; [calibrate](calibrate.md) with your own "
+        "measurements.",
+    ]
     return "\n".join(parts) + "\n"
 
 
@@ -129,7 +145,7 @@ ASKED = {
 
 def _targets(done: Mapping[str, Validation]) -> list[str]:
     heads = [head for name in ASKED.values() for head in (f"{name} %", "goal")]
-    lines = _head(("set", "rows", "read off", "not predicted", *heads, "noise %", "met"))
+    lines = _head(("set", "rows", "sets parameters", "not predicted", *heads, "noise %", "met"))
     for target in GOALS:
         results = [row for row in done[target.set].results if target.holds(row.case)]
         refused = sum(row.case is None or target.holds(row.case) for row in done[target.set].refused)
@@ -158,7 +174,7 @@ def _worst_on_rtl(done: Mapping[str, Validation]) -> list[str]:
     lines = [
         f"## The {len(worst)} rows of the RTL farthest off",
         "",
-        "Which predictions are worst, and why? `rtl micro` and sets of fetched code list theirs below.",
+        "Which predictions are worst, and why? The sets steps, sequence, refill and micro list theirs below.",
         "",
         *_head(("set", "row", "measured", "predicted", "error %", "why")),
     ]
@@ -172,10 +188,10 @@ def _instructions(results: Sequence[Result]) -> list[str]:
     """Per codegen: error of the counts; the prediction has no fork, the measured count has."""
     once, per_core = FORK_INSTRUCTIONS
     lines = [
-        "Does the model execute as many instructions as the hardware? Sums over all cores. The measured "
-        f"counter includes the fork ({once} + {per_core} instructions per core), the prediction does not. "
-        "Goal: asm-xpulp, whose listings are known, differs by the fork only; the others have a mean error "
-        "of 1 %, 95th percentile 3 %.",
+        "Does the model execute as many instructions as the hardware? The table compares sums over all "
+        f"cores. The measured count includes the fork ({once} + {per_core} instructions per core), the "
+        "prediction does not. The goal for asm-xpulp, whose code is known exactly, is a difference of "
+        "exactly the fork. The goal for the others is a mean error of 1 % and a 95th percentile of 3 %.",
         "",
         *_head(("codegen", "rows", "mean %", "p95 %", "off by exactly the fork")),
     ]
@@ -194,10 +210,10 @@ def _instructions(results: Sequence[Result]) -> list[str]:
 
 def _peaks(results: Sequence[Result]) -> list[str]:
     lines = [
-        "How fast is the fastest matmul? *Measured* is the mean of the two samples of the best measured row, "
-        f"*predicted* the best prediction, perhaps of another row. Goal: every configuration within "
-        f"{PEAK_PERCENT} %, and four shared FPUs below 4.0 in fp32. PULP GCC 7 against the published 4.39: "
-        "[codegen.md](codegen.md).",
+        "How fast is the fastest matmul? *Measured* is the fastest measured row (mean of two measurements), "
+        "*predicted* the fastest prediction, which may be another row. The goal is an error of at most "
+        f"{PEAK_PERCENT} % for every configuration. [Compared with PULP-TrainLib](paper.md) has the "
+        "published 4.39 MAC/cycle.",
         "",
         *_head(
             (
@@ -253,11 +269,15 @@ def _set(item: MeasuredSet, validation: Validation) -> list[str]:
     if not results:
         return [*lines, f"None of its {validation.asked} rows has a model.", ""]
     if validation.refused:
-        lines += [f"{len(results):,} of {validation.asked:,} rows; the others have no model.", ""]
+        lines += [
+            f"{len(results):,} of {validation.asked:,} rows; the model cannot predict the others "
+            "([reasons](#rows-without-a-model)).",
+            "",
+        ]
     untimed = len(results) - len(timed(results))
     if untimed:
         lines += [
-            f"{untimed} of them have no measured time: the base the others are counted from.",
+            f"{untimed} of them are the base that is subtracted from the others, so they have no time.",
             "",
         ]
     lines += [f"![{item.name}, predicted against measured]({item.picture})", ""]
@@ -294,8 +314,9 @@ def _per_operation(results: Sequence[Result]) -> list[str]:
     """What percent hide of rows of a cycle or two."""
     results = timed(results)
     lines = [
-        f"In cycles per operation. A row is near if it is within {100 * micro_rows.RELATIVE_TOLERANCE:g} % "
-        f"or {micro_rows.TOLERANCE_CYCLES} cycles, whichever is larger.",
+        "Errors in cycles per operation. A row is *near* if its error is within "
+        f"{100 * micro_rows.RELATIVE_TOLERANCE:g} % or {micro_rows.TOLERANCE_CYCLES} cycles, whichever is "
+        "larger.",
         "",
         *_head(("group", "rows", "names", "mean error, cycles", "largest", "near")),
     ]
@@ -309,17 +330,17 @@ def _per_operation(results: Sequence[Result]) -> list[str]:
         (row.case.text("name"), micro_rows.cause(row.case)) for row in results if not micro_rows.near(row)
     )
     if far:
-        lines += ["", "Not near:", ""]
+        lines += ["", "Rows that are not near, and why:", ""]
         lines += [f"- `{name}`, {count} rows: {cause}." for (name, cause), count in sorted(far.items())]
     return lines
 
 
 def _fitted() -> list[str]:
     lines = [
-        "Which measurements set constants of the model? Such rows do not test it. No constant was fitted to "
-        "a single row. [evidence.md](evidence.md) lists all parameters.",
+        "Some parameters of the model were taken from measurements; these rows do not test the model. No "
+        "parameter was fitted to a single row. [Evidence](evidence.md) lists all parameters.",
         "",
-        *_head(("what", "read off", "where it is", "tested by")),
+        *_head(("parameter", "from the rows", "stored in", "tested by")),
     ]
     return [*lines, *(_row(item) for item in FITTED)]
 
@@ -350,7 +371,7 @@ def _refused(done: Mapping[str, Validation]) -> list[str]:
         )
         for reason, count in sorted(reasons.items()):
             lines.append(_row((name, str(count), reason)))
-    return ["", "Rows without a model:", "", *_head(("set", "rows", "why")), *lines] if lines else []
+    return ["", "### Rows without a model", "", *_head(("set", "rows", "why")), *lines] if lines else []
 
 
 def _number(value: Any) -> str:

@@ -110,23 +110,23 @@ SETS = {
 
 
 READ_OFF = {
-    "rtl mm": "refills: 1 core",
-    "rtl loops": "refills, looked at: 1 core",
+    "rtl mm": "1 core: code refills",
+    "rtl loops": "1 core: code refills, by inspection",
     "rtl dma": "all tests",
-    "rtl dma-contention, transfer": "who is served first",
-    "rtl dma-contention, core": "code of a turn",
-    "rtl overlap, transfers": "queues, issue, wait",
-    "rtl icache, cold": "a line's refill",
-    "rtl icache, warm": "a line's refill",
-    "rtl refill": "group dma, jump, align; two thirds: the driver; whether the first line was there",
-    "rtl sequence, whole": "none; the platform off rtl refill",
+    "rtl dma-contention, transfer": "order of arbitration",
+    "rtl dma-contention, core": "code of one loop iteration",
+    "rtl overlap, transfers": "cycles of queues, issue and wait",
+    "rtl icache, cold": "cycles of a line refill",
+    "rtl icache, warm": "cycles of a line refill",
+    "rtl refill": "groups dma, jump, align; for the measuring program, two thirds of the rows",
+    "rtl sequence, whole": "none (the platform: from rtl refill)",
     "rtl micro": "partly",
     "micro": "partly",
     "icache, cold": "partly",
     "dma": "short rows",
     "loop": "2 rows",
     "layer": "empty fork, paths of instnorm",
-    "tiled-layers": "programming",
+    "tiled-layers": "cycles to program the DMA",
 }
 """Set -> which of its rows parameters were read off (`FITTED` says which); the others are tests only."""
 
@@ -206,11 +206,11 @@ GOALS = (
     Goal("RTL: overlap, the kernel", "rtl overlap, kernel", _all, 4, 10, 2),
     Goal("RTL: overlap, the transfers", "rtl overlap, transfers", _all, 4, 10, 2),
     Goal("RTL: ops of exported programs, longer than 2,000 cycles", "rtl steps, later", _long, 5, 15),
-    Goal("RTL: the same, first iteration", "rtl steps, first", _long, 5, 15),
-    Goal("RTL: the same, with the instructions measured", "rtl steps, counted", _long, 5, 15),
-    Goal("RTL: the same, as if all code were in the caches", "rtl steps, warm", _long, None),
+    Goal("RTL: ops of exported programs, first iteration", "rtl steps, first", _long, 5, 15),
+    Goal("RTL: ops of exported programs, with the measured instructions", "rtl steps, counted", _long, 5, 15),
+    Goal("RTL: ops of exported programs, as if all code were in the caches", "rtl steps, warm", _long, None),
     Goal("RTL: sequences of ops", "rtl sequence, whole", _all, 2),
-    Goal("RTL: the same, all code in the caches", "rtl sequence, warm", _all, 3),
+    Goal("RTL: sequences of ops, all code in the caches", "rtl sequence, warm", _all, 3),
     Goal("RTL: refills of code", "rtl refill", _all, 3),
     Goal("RTL: dma", "rtl dma", _all, 3, 8, 2),
     Goal("RTL: dma-contention, the transfer", "rtl dma-contention, transfer", _all, 6, 12),
@@ -275,49 +275,49 @@ class Gap:
 
 GAPS = (
     Gap(
-        "Phase of the cores",
+        "Start of the cores",
         "mm",
         lambda row: cores_of(row.case) == 8 and not undisturbed(row.case),
-        "With shared FPUs or bank conflicts the time of a kernel depends on the cycle in which each core "
-        "starts, and on what was fetched before. The model predicts one mean.",
+        "With shared FPUs or bank conflicts, the cycles of a kernel depend on the cycle in which each core "
+        "starts. The model predicts a mean.",
     ),
     Gap(
-        "First touch of the instruction caches",
+        "First fetch of code",
         "mm",
         lambda row: cores_of(row.case) > 1 and row.measured < 1000,
-        "The measurements repeat one kernel, so the model has its code in the caches (`run --icache steady` "
-        "or `cold` include the fetches of a whole program). On hardware, fork and kernel evict each other's "
-        "code from the private cache. This matters in kernels shorter than 1,000 cycles.",
+        "The measurements repeat one kernel, so its predictions assume that all code is in the caches. On "
+        "the hardware, fork and kernel evict each other's code from the private cache. This matters in "
+        "kernels shorter than 1,000 cycles. (`run --icache steady` or `cold` do include code fetches.)",
     ),
     Gap(
-        "Code of the master between kernels",
+        "Code of core 0 between kernels",
         "tiled-layers",
         lambda row: row.case.text("buffering") == "double" and row.case.text("workload") != "matmul",
-        "The code around transfers costs a constant per transfer. In double buffered loops it takes longer "
-        "(ReLU: 39 cycles a transfer instead of 20, 17 more for every wait, 25 more for every fork), "
-        "probably because kernel and code together do not fit the private instruction cache. Short "
-        "elementwise tiles show it most.",
+        "In the model, the code of core 0 around a transfer takes a constant number of cycles. In double "
+        "buffered loops it takes more (ReLU: 39 cycles a transfer instead of 20, 17 more for every wait, 25 "
+        "more for every fork), probably because kernel and code together are larger than the private "
+        "instruction cache. The effect is largest for short elementwise tiles.",
     ),
     Gap(
         "Stacks in L1",
         "dma",
         lambda row: row.case.text("test") == "multi_core_1_each" and bool(row.case.number("bank_conflicts")),
-        "Cores that program the DMA at the same time collide in the banks of their stacks; in the model only "
-        "operands of kernels contend for banks.",
+        "If several cores program the DMA at the same time, their stacks cause bank conflicts. In the model, "
+        "only operands of kernels do.",
     ),
     Gap(
         "Short 2D transfers",
         "dma",
         lambda row: row.case.text("test") == "2d_stride1024" and row.case.number("bytes") < 1000,
-        "The measured code has its addresses ready, so it is shorter than the runtime calls that the model "
+        "The measured code does not compute addresses, so it is shorter than the code that the model "
         "assumes.",
     ),
     Gap(
-        "Glue of a layer",
+        "Code around the kernels of a layer",
         "layer",
         lambda row: row.measured < 2000,
-        "Of the code around the kernels of a layer step only the call of a matmul is modelled. This matters "
-        "in steps shorter than 2,000 cycles.",
+        "Of the code around the kernels of a layer step, the model includes only the call of a matmul. This "
+        "matters in steps shorter than 2,000 cycles.",
     ),
 )
 """What is not modelled, and where its cost can be read."""
@@ -330,14 +330,15 @@ FITTED = (
         "rtl-sequence.csv, rtl-steps.csv",
     ),
     (
-        "Lines of the driver of rtl-refill (20); cycles of a fork and of an order of its lean platform",
+        "Code lines of the measuring program of rtl-refill (20); cycles of a fork and of a command of its "
+        "runtime",
         "rtl-refill.csv: two thirds of straight, fork and loop; platform, warm",
         "scheduler/validation/rows/refill.py, sequence.py",
         "the other third; rtl-sequence.csv",
     ),
     (
-        "Bytes of an op's function by its statements; sizes of kernels and platform; up to how many bytes a "
-        "loop is written out",
+        "Bytes of code per statement of an op, of kernels and of the platform; up to how many bytes a loop "
+        "is unrolled",
         "rtl-steps-symbols.csv and the exports compiled: sizes only, no cycle",
         "configs/kernels/code-sizes-0bac56ab.json, scheduler/tiles/code_sizes.py",
         "rtl-steps.csv",
@@ -356,7 +357,7 @@ FITTED = (
     ),
     (
         "Code of the bare tile loop and of its waits",
-        "nothing: the listing that was run",
+        "no rows: the assembly listing that was measured",
         "configs/listings/tile-loop.S, priced by scheduler/validation/rows/bare_loop.py",
         "rtl-tiled.csv",
     ),
@@ -368,8 +369,8 @@ FITTED = (
         "the kernels, and transfers that last longer than theirs",
     ),
     (
-        "Where in their loops the cores of rtl-dma-contention are",
-        "nothing: the mean over 16 starts spread over a turn; the code of a turn (9 cycles) off dense rows",
+        "Position of the cores in their loops in rtl-dma-contention",
+        "no rows: mean over 16 start positions; code of a loop iteration (9 cycles) from dense rows",
         "scheduler/validation/rows/contention.py",
         "all rows of the transfer",
     ),

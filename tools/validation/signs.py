@@ -70,15 +70,16 @@ def section(results: Sequence[Result]) -> list[str]:
     lines = [
         "## Single against double buffering",
         "",
-        f"Of {len(found)} ops executed with single and with double buffers {len(seen)} differ by more than "
-        f"{LEAST_PERCENT:.0f} %. Of the {len(cut)} that are cut in several tiles "
-        f"{sum(pair.is_right for pair in cut)} have the predicted sign. The other {len(alike)} are one tile "
-        "in both runs, the same statements and kernels. They differ in the places of code and data, in the "
-        "lines that random replacement left, and in early loads for the next op. This is the noise floor: of "
-        f"all {len(noise)} ops of one tile the difference is {p50:.1f} % in the median, {p95:.1f} % at the "
-        f"95th percentile, {max(noise):.1f} % at most, and {flips} of the {len(alike)} have the other sign "
-        "in the first iteration. The prediction is an expectation over replacement; "
-        f"{sum(pair.is_right for pair in alike)} of their signs are right.",
+        "Does the model predict whether double buffering makes an op faster or slower? "
+        f"{len(found)} ops were executed with single and with double buffers; {len(seen)} of them differ by "
+        f"more than {LEAST_PERCENT:.0f} %. {len(cut)} of these have several tiles, and the predicted sign is "
+        f"right for {sum(pair.is_right for pair in cut)} of them. The other {len(alike)} have one tile in "
+        "both runs, so they execute the same kernels. Their cycles differ only because code and data are at "
+        "other addresses, the caches hold other lines, and loads for the next op start earlier. This "
+        f"difference is the noise: over all {len(noise)} ops of one tile it is {p50:.1f} % in the median, "
+        f"{p95:.1f} % at the 95th percentile and {max(noise):.1f} % at most. In the first iteration, {flips} "
+        f"of the {len(alike)} even have the other sign. {sum(pair.is_right for pair in alike)} of their "
+        "predicted signs are right.",
         "",
         "| model | op | tiles, single and double | measured % | first iteration % | predicted % | sign |",
         "| --- | --- | --- | --- | --- | --- | --- |",

@@ -94,16 +94,16 @@ STEPS = (
 NAMES = ("primitive", "step", "variant", "layout")
 
 HEADS = (
-    *("step", "shape", "row", "ratio then", "measured", "as-published", "error %"),
-    *("default", "default over measured", "why"),
+    *("step", "shape", "row", "ratio before 0.2.0", "measured", "as-published", "error %"),
+    *("default", "default / measured", "why"),
 )
 
 INTRODUCTION = (
-    "Does `run` charge what was validated? Until 0.2.0 `validate layer` used a second description of the",
-    "layers; *ratio then* is run / validated. Today `validate` simulates the program that `run` executes.",
-    "*as-published* is the step as measured (`--variant as-published`), *default* the variant that `run`",
-    "uses by default; both are cycles from fork to join, with operands in L1. Rows with a matmul include",
-    "the call of the layer function; `run` calls kernels directly.",
+    "The measured layer steps are those of PULP-TrainLib (`--variant as-published`). By default, `run` uses",
+    "other variants for some of them, so its cycles differ from the measured ones. The table shows how much:",
+    "*as-published* and *default* are predicted cycles of both variants, from fork to join, with operands in",
+    "L1. Rows with a matmul include the call of the layer function; `run` calls kernels directly. (*Ratio",
+    "before 0.2.0*: cycles of `run` / cycles of `validate`, which then had a second description of layers.)",
     "",
 )
 

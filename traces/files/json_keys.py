@@ -69,7 +69,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "feasible": ("", "whether the model can be trained in these memories"),
     "budget_bytes": (BYTES, "size limit of each memory level"),
     "predicted_bytes": (BYTES, "peak of live bytes in L2, predicted"),
-    "optimality_gap": (SHARE, "how much faster the optimum could be at most, by the prices of the search"),
+    "optimality_gap": (SHARE, "how much faster the optimum could be at most, by the search's cost model"),
     "decisions": ("", "decisions about tensors that do not stay in L2"),
     "tensor": ("", "tensors of a decision"),
     "from": ("", "checkpoints from which a tensor is recomputed, or memory level from which it is copied"),

@@ -96,11 +96,11 @@ def matmul_work(
     positive("matmul", n=n, k=k, m=m, cores=cores)
     size = element_bytes or library.header(codegen, kernel).element_bytes
     nest = _matmul(library, codegen, library.named(codegen, kernel, size), accumulate)
-    if nest.trans_b not in (None, trans_b):
+    if nest.header.trans_b not in (None, trans_b):
         raise InputError(
-            f"kernel '{nest.name}' {'needs B' if nest.trans_b else 'cannot have B'} transposed",
+            f"kernel '{nest.header.name}' {'needs B' if nest.header.trans_b else 'cannot have B'} transposed",
             where="kernel",
-            cure=f"{'add' if nest.trans_b else 'remove'} --trans-b",
+            cure=f"{'add' if nest.header.trans_b else 'remove'} --trans-b",
         )
     arrays = {
         "A": Array(a_address, (k, 1), size),
@@ -110,7 +110,7 @@ def matmul_work(
     sizes = {"N": n, "K": k, "M": m, "trans_b": int(trans_b)}
     return team_work(
         codegen,
-        nest.name,
+        nest.header.name,
         sizes,
         arrays,
         cores,
@@ -146,7 +146,7 @@ def depthwise_work(
         raise InputError(
             f"kernel '{kernel}' is not a depthwise kernel", where="kernel", cure=suggestion(kernel, names)
         )
-    size = nest.element_bytes
+    size = nest.header.element_bytes
     arrays = {
         "A": Array(a_address, (k, 1), size),
         "B": Array(b_address, (1, k, n * k), size),
@@ -186,6 +186,7 @@ def loop_work(
     `team_work`.
     """
     kernel = library.kernel(codegen, name)
+    size = kernel.header.element_bytes
     if not is_free_loop(kernel.header):
         raise InputError(
             f"kernel '{name}' accesses an array with several indices, but only one is supported here",
@@ -199,10 +200,9 @@ def loop_work(
     except (KeyError, ArithmeticError, RecursionError) as error:
         raise kernel.failure(error, names) from None
     arrays, address = {}, 0
-    for array in kernel.arrays:
-        arrays[array] = Array(address, element_bytes=kernel.element_bytes)
-        address += kernel.element_bytes * names.get(f"{array}_elements", sizes["elements"])
-    size = kernel.element_bytes
+    for array in kernel.header.arrays:
+        arrays[array] = Array(address, element_bytes=size)
+        address += size * names.get(f"{array}_elements", sizes["elements"])
     return team_work(codegen, name, sizes, arrays, cores, element_bytes=size, library=library), address
 
 

@@ -19,7 +19,7 @@ from arch.spec.isa import FPU_OPS, Op
 from configs.grades import DESCRIBED, ESTIMATED, MEASURED
 from configs.values import Struct
 from trainlib.kernels.library import CHANGED, LIBRARY, NARROWED, OWN, SHARED, KernelLibrary
-from trainlib.kernels.nodes import Choice, Code, Counted, NestNode
+from trainlib.kernels.nodes import codes
 
 
 class NestEvidence(Struct, frozen=True):
@@ -48,7 +48,8 @@ def nest_evidence(codegen: str, name: str, library: KernelLibrary = LIBRARY) -> 
     if origin.name and nest_evidence(origin.codegen, origin.name, library).label != ESTIMATED:
         described = library.has_rows(codegen) if origin.how in (OWN, CHANGED) else True
         if origin.how == NARROWED and origin.element_bytes == 1:
-            described = not _computes(library.kernel(codegen, name).expander.nest.body)
+            made = codes(library.kernel(codegen, name).expander.nest.body)
+            described = not any(code.instruction.op in (*FPU_OPS, Op.FDIV) for code in made)
     return NestEvidence(
         DESCRIBED if described else ESTIMATED, rows_of=codegen if fitted else "", fitted=fitted
     )
@@ -57,14 +58,3 @@ def nest_evidence(codegen: str, name: str, library: KernelLibrary = LIBRARY) -> 
 def on_machine(label: str, *, measured_machine: bool) -> str:
     """The label on a machine: off the one the rows were taken on, nothing is measured."""
     return DESCRIBED if label == MEASURED and not measured_machine else label
-
-
-def _computes(nodes: tuple[NestNode, ...]) -> bool:
-    for node in nodes:
-        if isinstance(node, Counted) and _computes(node.body):
-            return True
-        if isinstance(node, Choice) and (_computes(node.then) or _computes(node.otherwise)):
-            return True
-        if isinstance(node, Code) and (node.instruction.op in FPU_OPS or node.instruction.op == Op.FDIV):
-            return True
-    return False

@@ -20,7 +20,7 @@ from configs.errors import ConfigError, InputError
 from configs.values import Struct, replace
 from trainlib.kernels.expressions import ALLOWED, Evaluator, Names, Sum, evaluator
 from trainlib.kernels.kernel_file import suggestion
-from trainlib.kernels.nodes import Access, Choice, Code, Nest, NestNode
+from trainlib.kernels.nodes import Access, Choice, Code, Nest, NestNode, codes
 
 BODY_CACHE_ENTRIES = 4096
 """Expanded bodies kept per nest; bodies are shared by cores and calls with equal trip counts."""
@@ -173,7 +173,9 @@ class Expander:
             if anchor not in self._anchors:
                 self._anchors[anchor] = _anchor(access, first_unit[access.array])
         self._widths_bytes = [0] * len(nest.accesses)
-        _read_widths(nest.body, self._widths_bytes)
+        for code in codes(nest.body):
+            if code.instruction.stream >= 0:
+                self._widths_bytes[code.instruction.stream] = code.instruction.width_bytes
         self._given: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._texts: dict[tuple[tuple[int, ...], tuple[int, ...], int], _Body] = {}
         self._bodies: dict[tuple[Skeleton, tuple[int, ...]], tuple[Node, ...]] = {}
@@ -356,19 +358,6 @@ class Expander:
                 where=self.where,
                 cure="use smaller indices",
             )
-
-
-def _read_widths(nodes: tuple[NestNode, ...], widths_bytes: list[int]) -> None:
-    """How wide the text says each access is, by its number."""
-    for node in nodes:
-        if isinstance(node, Code):
-            if node.instruction.stream >= 0:
-                widths_bytes[node.instruction.stream] = node.instruction.width_bytes
-        elif isinstance(node, Choice):
-            _read_widths(node.then, widths_bytes)
-            _read_widths(node.otherwise, widths_bytes)
-        else:
-            _read_widths(node.body, widths_bytes)
 
 
 def _as_wide(body: tuple[Node, ...], widths_bytes: tuple[int, ...]) -> tuple[Node, ...]:

@@ -183,7 +183,7 @@ def _tree(text: str) -> ast.expr:
     if len(text) > LONGEST:
         raise ConfigError(
             f"the expression has {len(text)} characters, above the limit of {LONGEST}",
-            cure=f"use {LONGEST} at most",
+            cure=f"use at most {LONGEST} characters",
         )
     try:
         tree = ast.parse(text.strip(), mode="eval").body
@@ -192,7 +192,7 @@ def _tree(text: str) -> ast.expr:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and type(node.value) is int and node.value > LARGEST_INTEGER:
             raise ConfigError(
-                f"the expression has a number above {LARGEST_INTEGER}, the largest integer",
+                f"the expression has a number above the limit of {LARGEST_INTEGER}",
                 cure="use a smaller number",
             )
     return tree
@@ -232,7 +232,7 @@ def _compile(node: ast.expr, text: str) -> Evaluator:  # noqa: PLR0911, PLR0912 
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS and args:
             function = _FUNCTIONS[name]
             if name == "ceildiv" and len(args) != 2:
-                raise ConfigError(f"ceildiv has {len(args)} arguments in '{text}'", cure="use two arguments")
+                raise ConfigError(f"ceildiv has {len(args)} arguments in '{text}'", cure="use ceildiv(A, B)")
             parts = [_compile(arg, text) for arg in args]
             if len(parts) == 1:
                 return parts[0]

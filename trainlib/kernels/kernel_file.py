@@ -99,7 +99,9 @@ def full_section(text: str, path: str) -> Section:
 
 def _of_node(node: Node, lines: list[str]) -> Section:
     if not isinstance(node.value, Mapping):
-        raise ConfigError(f"a mapping is needed, not {node.kind}", where=node.where, cure=KEY_LINES)
+        raise ConfigError(
+            f"{node.kind} stands where 'key: value' lines are required", where=node.where, cure=KEY_LINES
+        )
     places: dict[str, int] = {}
     values: dict[str, Any] = {}
     blocks: set[str] = set()

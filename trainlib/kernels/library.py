@@ -121,52 +121,18 @@ class Kernel:
     expander: Expander
     accumulates: bool = False
 
-    @property
-    def name(self) -> str:
-        """Name of the kernel."""
-        return self.header.name
-
-    @property
-    def codegen(self) -> str:
-        """Name of the codegen profile."""
-        return self.header.codegen
-
-    @property
-    def where(self) -> str:
-        """Its file."""
-        return self.header.section.file
-
-    @property
-    def code_bytes(self) -> int:
-        """Size of its machine code."""
-        return self.header.code_bytes
-
-    @property
-    def arrays(self) -> Mapping[str, int]:
-        """Number of indices of every array."""
-        return self.header.arrays
-
-    @property
-    def element_bytes(self) -> int:
-        """Bytes of an element."""
-        return self.header.element_bytes
-
-    @property
-    def trans_b(self) -> bool | None:
-        """The only transposition of B it can do, or None."""
-        return self.header.trans_b
-
     def failure(self, error: Exception, names: Mapping[str, int]) -> ConfigError:
         """What to tell the user of an expression of the file that has no value: its place, and why.
 
         `names` are those that were known.
         """
+        name, file = self.header.name, self.header.section.file
         if isinstance(error, ZeroDivisionError):
-            message = f"an expression of kernel '{self.name}' divides by zero"
-            return ConfigError(message, where=self.where, cure="use a divisor other than 0")
+            message = f"an expression of kernel '{name}' divides by zero"
+            return ConfigError(message, where=file, cure="use a divisor other than 0")
         if not isinstance(error, KeyError):
-            message = f"cannot evaluate an expression of '{self.name}': {error}"
-            return ConfigError(message, where=self.where, cure=ALLOWED)
+            message = f"cannot evaluate an expression of '{name}': {error}"
+            return ConfigError(message, where=file, cure=ALLOWED)
         missing = str(error.args[0])
         section = self.header.section.values.get("names")
         where = next(
@@ -175,7 +141,7 @@ class Kernel:
                 for name, expression in self.names
                 if missing in expression.names and isinstance(section, Section)
             ),
-            self.where,
+            file,
         )
         return ConfigError(
             f"unknown name '{missing}' in the kernel", where=where, cure=suggestion(missing, names)
@@ -413,7 +379,7 @@ class KernelLibrary:
                 if fallback.use not in nests:
                     raise ConfigError(
                         f"'fallback' names an unknown kernel '{fallback.use}'",
-                        where=kernel.where,
+                        where=kernel.header.section.file,
                         cure=suggestion(fallback.use, nests),
                     )
             self._kernels[key] = kernel

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from arch.spec.isa import Instruction, Op
@@ -80,6 +81,15 @@ class Nest(Struct, frozen=True):
     accesses: tuple[Access, ...]
     names: frozenset[str]
     """Every size or condition name the text uses."""
+
+
+def codes(nodes: Iterable[NestNode]) -> Iterator[Code]:
+    """All instructions of a text, those of loops and of both sides of conditions among them."""
+    for node in nodes:
+        if isinstance(node, Code):
+            yield node
+        else:
+            yield from codes(node.body if isinstance(node, Counted) else (*node.then, *node.otherwise))
 
 
 _SIMPLE = {op: Code(Instruction(op)) for op in CODES.values() if op not in _WRITES | _READS_FP}

@@ -56,7 +56,7 @@ def team_work(
     if type(cores) is not int or cores < 1:
         raise InputError(
             f"the number of cores is {cores!r}, but must be 1 or more",
-            where=nest.name,
+            where=nest.header.name,
             cure="use 1 core or more",
         )
     names_per_core = tuple([tuple(names.items()) for names in per_core])
@@ -90,7 +90,9 @@ class _Lowering:
         cores: int,
         per_core: tuple[_Sizes, ...],
     ) -> None:
-        self.call = NestCall(kernel.codegen, kernel.name, kernel.accumulates, cores, sizes, per_core, forms)
+        self.call = NestCall(
+            kernel.header.codegen, kernel.header.name, kernel.accumulates, cores, sizes, per_core, forms
+        )
         self.shipped = library is LIBRARY
         self.members = tuple(range(cores))
         self._library = library
@@ -116,7 +118,7 @@ class _Lowering:
         counts = []
         for core in self.members:
             texts = self._texts(core)
-            if texts[-1][0].element_bytes == 1:
+            if texts[-1][0].header.element_bytes == 1:
                 return None
             counts.append(sum([text.issued(names) for _, text, names in texts]))
         return tuple(counts)
@@ -125,12 +127,12 @@ class _Lowering:
         """The work of a core."""
         kernel, form = self._form(core)
         work = kernel.expander.work(_at(form, addresses))
-        return converting(work, _bytes_in(kernel, self._arrays)) if kernel.element_bytes == 1 else work
+        return converting(work, _bytes_in(kernel, self._arrays)) if kernel.header.element_bytes == 1 else work
 
     def form(self, core: int, addresses: Mapping[str, int]) -> CoreForm | None:
         """That work by its numbers; None where it is more than the text."""
         kernel, form = self._form(core)
-        return None if kernel.element_bytes == 1 else _at(form, addresses)
+        return None if kernel.header.element_bytes == 1 else _at(form, addresses)
 
     def _texts(self, core: int) -> list[_Lowered]:
         """What a core executes: what it pays for a fallback, if it takes one, and the kernel."""
@@ -145,18 +147,18 @@ class _Lowering:
                 executed.append((kernel, kernel.expander, names))
                 return executed
             executed.append((kernel, fallback.cost, names))
-            use = self._library.named(kernel.codegen, fallback.use, kernel.element_bytes)
-            kernel = self._library.kernel(kernel.codegen, use, kernel.accumulates)
+            use = self._library.named(kernel.header.codegen, fallback.use, kernel.header.element_bytes)
+            kernel = self._library.kernel(kernel.header.codegen, use, kernel.accumulates)
 
     def _form(self, core: int) -> tuple[Kernel, CoreForm]:
         """The kernel a core executes in the end, and all it executes by its numbers, arrays at 0."""
         form = self._forms.get(core)
         if form is None:
             *costs, (kernel, expander, names) = self._texts(core)
-            form = self._form_of(expander, names, kernel.code_bytes)
+            form = self._form_of(expander, names, kernel.header.code_bytes)
             for before, cost, names in reversed(costs):
                 # Straight-line code without addressed accesses, and then the other kernel.
-                first = self._form_of(cost, names, before.code_bytes)
+                first = self._form_of(cost, names, before.header.code_bytes)
                 form = form._replace(
                     skeleton=_joined(first.skeleton, form.skeleton), trips=first.trips + form.trips
                 )

@@ -45,7 +45,7 @@ from pydantic import Field
 from configs.dtypes import BY_WORD, FP32, DType
 from configs.model_file import LayerSchema, LossSchema, OptimizerSchema
 from configs.values import Struct, replace
-from trainlib.ir.graph import Initial, Op, Tensor
+from trainlib.ir.graph import Initial, Op, Tensor, TensorWindow
 from trainlib.ir.steps import Array, StepLowering
 
 Shape = tuple[int, ...]
@@ -129,6 +129,32 @@ class Step(Struct, frozen=True):
         """The step that reads and writes what `moves` says: ``x w b? -> y``."""
         reads, writes = (tuple(side.split()) for side in moves.split("->"))
         return cls(name, reads, writes, reference, lowering, variants, (), formula)
+
+    def op(
+        self,
+        layer: str,
+        primitive: str,
+        roles: Mapping[str, str],
+        attributes: Mapping[str, Any],
+        *,
+        reads: Sequence[str] = (),
+        writes: Sequence[str] = (),
+        windows: Mapping[str, TensorWindow] = MappingProxyType({}),
+    ) -> Op:
+        """The op of a layer on the tensors of `roles`; `reads` and `writes` default to those of the step."""
+        reads, writes = tuple(reads or self.reads), tuple(writes or self.writes)
+        return Op(
+            name=f"{layer}.{self.name}",
+            layer=layer,
+            primitive=primitive,
+            step=self.name,
+            inputs=tuple(roles[role] for role in reads),
+            outputs=tuple(roles[role] for role in writes),
+            attributes=dict(attributes),
+            reads=reads,
+            writes=writes,
+            windows=dict(windows),
+        )
 
     def offered(self, attributes: Mapping[str, Any]) -> tuple[str, ...]:
         """The variants that can do an op with these attributes."""

@@ -82,35 +82,10 @@ class GraphBuilder:
         self.tensors[tensor.name] = tensor
         return tensor.name
 
-    def emit(
-        self,
-        layer: str,
-        primitive: str,
-        step: Step,
-        roles: Mapping[str, str],
-        attributes: Mapping[str, Any],
-        *,
-        reads: Sequence[str] | None = None,
-        writes: Sequence[str] | None = None,
-        windows: Mapping[str, TensorWindow] | None = None,
-    ) -> None:
-        """Append an op; `reads` and `writes` default to those of the step."""
-        read, written = tuple(reads or step.reads), tuple(writes or step.writes)
+    def emit(self, op: Op) -> None:
+        """Append an op."""
         require_host_memory(len(self.ops) * OP_BYTES, f"more than {len(self.ops):,} ops need")
-        self.ops.append(
-            Op(
-                name=f"{layer}.{step.name}",
-                layer=layer,
-                primitive=primitive,
-                step=step.name,
-                inputs=tuple(roles[role] for role in read),
-                outputs=tuple(roles[role] for role in written),
-                attributes=dict(attributes),
-                reads=read,
-                writes=written,
-                windows=dict(windows or {}),
-            )
-        )
+        self.ops.append(op)
 
     # Forward
 
@@ -285,8 +260,8 @@ class GraphBuilder:
         turned = source.layout != "CHW" or layer.plan.attributes.get("sources_first")
         if (source.shape, source.dtype) != ((1, *parameter.shape), dtype) or turned:
             raise ShapeError(
-                f"needs a {name} {list(parameter.shape)} of {dtype}, but {word} is {list(source.shape)} of "
-                f"{source.dtype}{' with HWC images' if turned else ''}",
+                f"the layer needs a {name} of shape {list(parameter.shape)} and dtype {dtype}, but {word} "
+                f"has shape {list(source.shape)} and dtype {source.dtype}{', in HWC' if turned else ''}",
                 where=where,
                 cure=f"use one sample {[1, *parameter.shape]} (a `parameter` with `once`), and layout: CHW",
             )
@@ -323,15 +298,10 @@ class GraphBuilder:
             self._add_written(layer, role)
         scales = tuple(role + SCALE for role in reads if role + SCALE in layer.roles)
         attributes = _attributes_of(layer, step)
-        self.emit(
-            layer.spec.name,
-            layer.primitive.name,
-            step,
-            layer.roles,
-            {**attributes, WEIGHTS_IN: layer.dtype.name} if scales else attributes,
-            reads=(*reads, *scales),
-            writes=writes,
-        )
+        if scales:
+            attributes = {**attributes, WEIGHTS_IN: layer.dtype.name}
+        name, primitive, read = layer.spec.name, layer.primitive.name, (*reads, *scales)
+        self.emit(step.op(name, primitive, layer.roles, attributes, reads=read, writes=writes))
 
     def _add_written(self, layer: BuiltLayer, role: str) -> None:
         name = layer.roles[role]
@@ -450,13 +420,10 @@ class GraphBuilder:
         shared = self.tensors[first].alias_of is not None and "+" not in first
         source = self.tensors[first]
         self.add(replace(source, name=total, alias_of=None if shared else first))
-        self.emit(
-            tensor.removesuffix(".out") + (f".{number}" if number else ""),
-            gradient_ops.ADDED.name,
-            gradient_ops.ADDED.step,
-            {"a": first, "b": second, "sum": total},
-            {VARIANT: self.variant} if self.variant in gradient_ops.ADDED.variant_names else {},
-        )
+        added, roles = gradient_ops.ADDED, {"a": first, "b": second, "sum": total}
+        layer = tensor.removesuffix(".out") + (f".{number}" if number else "")
+        options = {VARIANT: self.variant} if self.variant in added.variant_names else {}
+        self.emit(added.step.op(layer, added.name, roles, options))
         parts[0] = total
         if number == 0:
             complete[tensor] = total
@@ -493,14 +460,9 @@ class GraphBuilder:
                 for declared in (optimizer.step.reads, optimizer.step.writes)
             )
             self.emit(
-                layer,
-                optimizer.name,
-                optimizer.step,
-                roles,
-                attributes,
-                reads=reads,
-                writes=writes,
-                windows=windows,
+                optimizer.step.op(
+                    layer, optimizer.name, roles, attributes, reads=reads, writes=writes, windows=windows
+                )
             )
 
 

@@ -165,10 +165,10 @@ def _check_shared(layer: BuiltLayer, role: str, owner: BuiltLayer, its_role: str
     transposed = layer.plan.attributes.get(order) != owner.plan.attributes.get(order)
     if (parameter.shape, dtype) != (weight.shape, weight.dtype) or transposed:
         needed, there = list(parameter.shape), list(weight.shape)
-        stored = " stored in another order" if transposed else ""
+        stored = ", stored in another order" if transposed else ""
         raise ShapeError(
-            f"a layer that shares {weight.name}, {there} of {weight.dtype}{stored}, cannot need "
-            f"{needed} of {dtype}",
+            f"the layer needs a weight of shape {needed} and dtype {dtype}, but the shared {weight.name} has "
+            f"shape {there} and dtype {weight.dtype}{stored}",
             where=where,
             cure="share only between layers whose parameters have one shape, dtype and layout",
         )

@@ -70,7 +70,7 @@ def emit_loss(builder: GraphBuilder, terms: Terms, term: Term, layer: str, name:
     roles = {"y": term.output, "dy": seed, "loss": name} | ({"label": term.label} if term.label else {})
     step = term.primitive.step
     reads = [role for role in step.reads if role in roles]
-    builder.emit(layer, term.primitive.name, step, roles, term.options, reads=reads)
+    builder.emit(step.op(layer, term.primitive.name, roles, term.options, reads=reads))
     terms.outputs.append(term.output)
     terms.losses.append(name)
     terms.seeds[seed] = term.output

@@ -62,7 +62,8 @@ def build_training_graph(spec: ModelSpec) -> TrainingGraph:
     phases = build_training_phases(spec)
     if phases.update is not None:
         raise InputError(
-            f"accumulate: {phases.mini_batches} is not supported here: the update is a separate graph",
+            f"build_training_graph does not support accumulate: {phases.mini_batches}, whose update is a "
+            "separate graph",
             where=spec.optimizer.where or spec.where,
             cure="use accumulate: 1 and a larger batch, or trainlib.training.phases.build_training_phases",
         )

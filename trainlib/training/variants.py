@@ -62,13 +62,13 @@ def with_variant(op: Op, name: str) -> Op:
     variants = variants_of(op)
     if not variants:
         raise InputError(
-            "the variant cannot be chosen for this op alone",
+            "the variant of this op cannot be chosen separately",
             where=op.name,
             cure=_before_the_graph(op),
         )
     if name not in variants:
         several = name in WAYS and op.attributes.get("groups", 1) > 1
-        why = ", for several groups" if several else ""
+        why = " for a convolution with several groups" if several else ""
         raise InputError(
             f"unknown variant {name!r}{why}", where=op.name, cure=f"use one of {', '.join(variants)}"
         )

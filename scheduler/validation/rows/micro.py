@@ -240,12 +240,12 @@ _BY_OPERAND = "division time depends on operands; the model assumes a small divi
 _ALIGNMENT = "the alignment of branch targets and loop bodies"
 
 NOT_MODELLED = {
-    "lw_cl_timer_periph": "the timer of the cluster, which no modelled code reads",
+    "lw_cl_timer_periph": "the simulator does not model reads of the cluster timer",
     **dict.fromkeys(
         ("div_by_1", "divu_by_0x40000000", "divu_by_1000", "rem_by_minus7", "div_by_0"), _BY_OPERAND
     ),
     **dict.fromkeys(("fdiv_indep_by1", "fsqrt_of_1"), _BY_OPERAND),
-    "csrr_mstatus": "the one register that takes 4 cycles, which no modelled code reads",
+    "csrr_mstatus": "the simulator does not model reads of mstatus, which take 4 cycles",
     **dict.fromkeys(
         ("beq_taken_next_unaligned", "j_next_unaligned", "hwloop_n64_body4_unaligned"), _ALIGNMENT
     ),

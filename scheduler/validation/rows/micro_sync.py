@@ -28,12 +28,12 @@ from traces.recorder import Recorder
 
 GROUPS = ("sync", "offload")
 
-COLD = "measured with cold caches on one core; the file does not specify the fetched code"
+COLD = "measured with cold instruction caches, but the file does not specify the code"
 """Why rows of group sync on one core have no model."""
 
 NOT_MODELLED = {
-    "fc_fetch_en_write_to_core0_main(cold I$)": "it starts the cluster, which runs already in the simulator",
-    "fc_event_write_to_core0_wake": "part of fc.offload_cycles, which the model does not split",
+    "fc_fetch_en_write_to_core0_main(cold I$)": "the simulator does not model the start of the cluster",
+    "fc_event_write_to_core0_wake": "the simulator models only the sum of all parts, fc.offload_cycles",
 }
 """Name of a row -> why it has no model."""
 

@@ -95,7 +95,7 @@ def predict(case: Case) -> Prediction:
     if group == "order":
         return Prediction(_order(case))
     if group == "platform" or case.text("code") not in OWN_CYCLES:
-        raise case.not_modelled(f"pulptrain does not model group {group}, code {case.text('code')}")
+        raise case.not_modelled(f"pulptrain does not model code '{case.text('code')}' of group '{group}'")
     if group == "dma":
         return Prediction(_beside_dma(case))
     return Prediction(_walked(case))

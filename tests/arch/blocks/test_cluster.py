@@ -362,7 +362,7 @@ def test_a_port_left_open_fails_elaboration() -> None:
     soc.fc.mailbox._target = None
     with pytest.raises(PulptrainError, match=r"not bound: soc\.fc\.mailbox"):
         soc.elaborate()
-    with pytest.raises(PulptrainError, match="port is bound twice"):
+    with pytest.raises(PulptrainError, match="the port is bound twice"):
         soc.cluster.cores[0].events.bind(soc.cluster.events)
 
 

@@ -20,7 +20,7 @@ from arch.spec.isa import CoreWork, Instruction, Loop, Op, Stream, TeamWork
 from arch.spec.program import Command
 from arch.spec.soc_config import load_soc
 from arch.spec.timing import SocTiming
-from pulptrain.given.settings import with_options
+from pulptrain.inputs.settings import with_options
 from shared.paths import MEASURED
 from shared.soc_fixture import COMMAND, Recorder, Script, soc_timing
 from trainlib.kernels.catalogue import matmul_work

@@ -256,7 +256,7 @@ def test_the_numbers_do_not_depend_on_how_many_cores_compute(cores):
     """A kernel's values are those of its effect; cores change when they appear, not what they are."""
     shape = (64,)
     near, far = Place("l1", 0, shape), Place("l2", 0, shape)
-    given_values = np.linspace(-3, 3, 64, dtype=np.float32)
+    own_values = np.linspace(-3, 3, 64, dtype=np.float32)
     script = Script()
     script.wait(script.start(read(0, 0, 256)))
     effect = elementwise(near, near, lambda values: np.maximum(values, 0))
@@ -265,9 +265,9 @@ def test_the_numbers_do_not_depend_on_how_many_cores_compute(cores):
     script.wait(script.start(write(0, 0, 256)))
     timing = soc_timing(8)
     machine = Soc(timing, TeamCostModel(timing), Recorder())
-    machine.load(far, given_values)
+    machine.load(far, own_values)
     machine.run(script.program())
-    assert machine.fetch(far).tobytes() == np.maximum(given_values, 0).tobytes()
+    assert machine.fetch(far).tobytes() == np.maximum(own_values, 0).tobytes()
 
 
 @cache

@@ -24,7 +24,7 @@ from arch.spec.program import (
 )
 from arch.spec.soc_config import load_soc
 from configs.dtypes import BY_WORD, DType
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from shared.kept_plans import run_model
 from traces.events import Work
 from traces.metrics import Metrics, measure

@@ -19,8 +19,8 @@ from configs.limits import HOST_MEMORY_VARIABLE, require_host_memory
 from configs.model_file import load_model
 from configs.yaml_file import load_yaml, parse_yaml
 from pulptrain.__main__ import run
-from pulptrain.given.npz_file import read_values
-from pulptrain.given.settings import Settings, schedule_options, soc_timing
+from pulptrain.inputs.npz_file import read_values
+from pulptrain.inputs.settings import Settings, schedule_options, soc_timing
 from pulptrain.running.session import prepare, run_model
 from scheduler.addresses import order_search
 from scheduler.addresses.allocation import Interval

@@ -29,7 +29,7 @@ BAD_INPUT = [
     (["run", "digits-cnn", "--buffering", "doubel"], 2, "double"),
     (["run", "digits-cnn", "--iterations", "0"], 2, "1 or more"),
     (["run", "digits-cnn", "--set", "l1.size=4"], 2, "l1.size_bytes"),
-    (["run", "digits-cnn", "--set", "nonsense"], 2, "path.to.parameter=value"),
+    (["run", "digits-cnn", "--set", "nonsense"], 2, "write e.g. dma.burst_bytes=64"),
     (["run", "digits-cnn", "--kernel", "FW=mm_3x3"], 2, "mm"),
     (["run", "digits-cnn", "--kernel", "conv9.FW=mm"], 2, "conv1.FW"),
     (["run", "digits-cnn", "--tile", "conv2.FW=rows:2"], 2, "one of"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.primitive_run import run_primitive
 from shared.kept_plans import run_model
 from shared.printed import printed, refused

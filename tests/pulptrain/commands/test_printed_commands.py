@@ -139,9 +139,9 @@ SAID = (
     Said("simple-mlp --cores 4", ("pulptrain/cli.py",), code=2),
     Said("run simple-mlp vega --cores 4", ("pulptrain/commands/help_text.py",), code=2),
     Said("run vega", ("configs/library.py",), code=2),
-    Said("why 'a b.yaml'", ("pulptrain/given/what_it_is.py",), code=2),
-    Said("run 'out/a run'", ("pulptrain/given/what_it_is.py",), code=2),
-    Said("run sweep.yaml", ("pulptrain/given/what_it_is.py",), code=2),
+    Said("why 'a b.yaml'", ("pulptrain/inputs/source_kind.py",), code=2),
+    Said("run 'out/a run'", ("pulptrain/inputs/source_kind.py",), code=2),
+    Said("run sweep.yaml", ("pulptrain/inputs/source_kind.py",), code=2),
     Said("convert 'a b.yaml' 'c d.yaml' --batch 2", ("pulptrain/commands/convert.py",)),
     *(
         Said(f"new 'my {name}' {kind}", ("pulptrain/commands/new.py",))

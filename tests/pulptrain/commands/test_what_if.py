@@ -10,7 +10,7 @@ import pytest
 
 import pulptrain as pt
 from pulptrain.__main__ import run
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.predicting.evidence import Evidence
 from pulptrain.predicting.transfers import Engine, transfer_cycles
 from shared.kept_plans import prepare

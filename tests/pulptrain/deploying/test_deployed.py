@@ -10,7 +10,7 @@ import pytest
 
 from pulptrain.__main__ import run
 from pulptrain.deploying.deployed import EXPORTED, as_chosen
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import prepare
 from scheduler.schedule import build_schedule
 from shared.exported import made

@@ -16,7 +16,7 @@ from configs.model_file import load_model
 from pulptrain.cli import dispatch
 from pulptrain.fitting.fit_model import Fitting, fit_model
 from pulptrain.fitting.ladder import forms_of
-from pulptrain.given.settings import Settings, soc_timing
+from pulptrain.inputs.settings import Settings, soc_timing
 from pulptrain.process import BEGUN_SECONDS
 from pulptrain.process.interrupts import command_begun_seconds
 from pulptrain.running.session import model_of, prepare

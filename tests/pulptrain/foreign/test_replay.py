@@ -127,7 +127,7 @@ def test_what_moves_less_than_its_rounding_is_counted_and_not_passed(
     (row,) = replayed(capsys, 0, case)
     assert (row["status"], row["tensors"], row["not_decidable"]) == ("not decidable", 4, 4)
     assert row["update_error"] is None
-    assert "smaller than ten times error and rounding: w1, b1, w2 and 1 more" in row["reason"]
+    assert "below ten times the rounding error: w1, b1, w2 and 1 more" in row["reason"]
 
 
 def test_at_a_kink_both_sides_are_right_and_nothing_else(
@@ -283,7 +283,7 @@ def test_a_network_is_compared_by_its_output_and_what_cannot_be_taken_says_why(
     forward_case(tmp_path / "cases" / "odd", "Det")
     rows = replayed(capsys, 2, tmp_path)
     assert [row["status"] for row in rows] == ["right", "refused"]
-    assert "last: Det of shape" in rows[1]["reason"]
+    assert "last (Det of shape" in rows[1]["reason"]
     forward_case(tmp_path / "cases" / "wrong", "Abs")
     assert [row["status"] for row in replayed(capsys, 5, tmp_path)] == ["right", "refused", "wrong"]
 

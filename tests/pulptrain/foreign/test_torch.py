@@ -13,7 +13,7 @@ from configs.errors import WrongNumbersError
 from pulptrain.__main__ import run
 from pulptrain.foreign import foreign_model
 from pulptrain.foreign.foreign_model import open_foreign
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from shared.printed import printed, refused
 
 NET = """

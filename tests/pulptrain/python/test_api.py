@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 import pulptrain as pt
-from pulptrain.given.layers import CLASSES, class_name
-from pulptrain.given.option import ALL
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.layers import CLASSES, class_name
+from pulptrain.inputs.option import ALL
+from pulptrain.inputs.settings import Settings
 from pulptrain.python.op_result import Stalls
 from shared.paths import ROOT
 from shared.user_script import SCRIPT

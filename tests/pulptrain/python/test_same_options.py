@@ -13,7 +13,7 @@ import typer
 
 import pulptrain as pt
 from pulptrain.cli import application
-from pulptrain.given import layers, option
+from pulptrain.inputs import layers, option
 from shared.paths import ROOT
 
 OF_PRINTING = {

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from scheduler.executor import Executor
 from shared.kept_plans import prepare
 from trainlib.training.phases import initial_weights

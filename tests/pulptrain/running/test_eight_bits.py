@@ -13,7 +13,7 @@ from configs.dtypes import BY_WORD, element_bytes
 from configs.errors import InputError, NotFiniteError
 from configs.model_file import load_model
 from configs.values import replace
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.primitive_run import run_primitive
 from pulptrain.running.session import run_prepared
 from shared.kept_plans import prepare, run_model

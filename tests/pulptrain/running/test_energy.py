@@ -13,7 +13,7 @@ import pytest
 
 import pulptrain as pt
 from pulptrain.__main__ import run
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from shared.kept_plans import run_model
 from shared.printed import printed, refused
 
@@ -108,6 +108,9 @@ def test_a_folder_has_a_table_of_activity_and_gives_a_model_scaled_to_a_measurem
     for name, count in summary["activity"]["counters"].items():
         assert sum(int(row[name]) for row in rows if row["of"] == "op") == count
     assert [row["name"] for row in rows if row["of"] == "core"] == [f"core{core}" for core in range(8)]
+    part = refused(capsys, "plot", "run", "--what", "energy", "--window", "0:100")
+    assert "energy is known for whole runs only" in part
+    assert "remove --window" in part
     for measured, joules in (("57.6mW", 0.0576 * summary["seconds"]), ("30 uJ", 30e-6)):
         new = ["new", "mine.yaml", "--kind", "energy", "--run", "run", "--measured", measured]
         assert run(new) == 0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pulptrain.__main__ import run
-from pulptrain.given.settings import Settings, soc_timing
+from pulptrain.inputs.settings import Settings, soc_timing
 from pulptrain.python.result import Result
 from pulptrain.running.error_bar import error_of
 from scheduler.time_line import DMA, L3, OFFLOAD, TEAM, TimeLine

@@ -13,7 +13,7 @@ from arch.spec.soc_config import load_soc
 from configs.grades import DESCRIBED, ESTIMATED, LABELS, MEASURED, assumed_count
 from configs.parameters import load_parameters
 from pulptrain.__main__ import run
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.evidence import evidence_of, machine_label
 from scheduler.time_line import DMA, L3, OFFLOAD, TEAM, time_line, whole_line
 from shared.kept_plans import run_model

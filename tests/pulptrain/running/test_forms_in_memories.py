@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from arch.spec.program import UdmaCommand, UdmaStart
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from shared.exported import checked, exported
 from shared.form_table import BY_MORE, BY_RULE, FORMS, MEMORIES, ROWS, Row, outcome_of
 from shared.kept_plans import prepare, run_model

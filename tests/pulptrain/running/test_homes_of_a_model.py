@@ -10,7 +10,7 @@ from configs.errors import ConfigError
 from configs.model_file import load_model
 from configs.model_text import model_text
 from configs.values import replace
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import prepare
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from pulptrain.__main__ import run
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import run_model
 from shared.printed import printed, refused
 from traces.compared.comparison import compared

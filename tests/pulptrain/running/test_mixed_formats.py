@@ -15,7 +15,7 @@ from shared.oracle_torch import evaluate_torch
 from trainlib.ir.numerics import rounded
 from trainlib.references.reference import evaluate
 from trainlib.training.phases import build_training_graph
-from truth.given import torch_available
+from truth.source import torch_available
 
 MODEL = """\
 name: mixed

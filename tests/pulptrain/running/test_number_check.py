@@ -16,8 +16,8 @@ from configs.dtypes import BY_NAME, DTYPES, FP32
 from configs.errors import NotFiniteError, WrongNumbersError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from configs.values import replace
-from pulptrain.given.npz_file import read_values, write_values
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.npz_file import read_values, write_values
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.number_check import NumberCheck, functional_summary
 from pulptrain.running.session import run_prepared
 from pulptrain.running.training import stirred_values

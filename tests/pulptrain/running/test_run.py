@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import RunOutcome
 from shared.kept_plans import run_model
 from traces.metrics import check_tracks
 from trainlib.ir.numerics import FP32_TOLERANCE
-from truth.given import torch_available
+from truth.source import torch_available
 
 MODELS = ("digits-cnn", "tutorial-cnn")
 

@@ -9,7 +9,7 @@ import pytest
 from configs.model_file import load_model
 from configs.values import replace
 from pulptrain.cli import dispatch
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from shared.kept_plans import run_model
 from shared.printed import printed
 from shared.training_form_models import CNN, changed, written

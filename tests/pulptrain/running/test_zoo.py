@@ -7,7 +7,7 @@ from operator import itemgetter
 import pytest
 
 from configs.library import list_names
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from shared.kept_plans import run_model
 from shared.tiers import sweep_nine_of_ten
 

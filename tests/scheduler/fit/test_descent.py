@@ -8,7 +8,7 @@ import pytest
 from configs.model_file import load_model
 from configs.values import replace
 from pulptrain.fitting.fit_model import as_immediate
-from pulptrain.given.settings import Settings, soc_timing
+from pulptrain.inputs.settings import Settings, soc_timing
 from scheduler.fit.descent import descended
 from scheduler.fit.of_graph import problem_of
 from scheduler.fit.prices import Prices

@@ -11,7 +11,7 @@ import pytest
 from arch.spec.program import Action, Compute, DmaStart, Program, Release, UdmaStart
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from configs.values import replace
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.machine import Prepared
 from scheduler.executor import Executor
 from scheduler.memory.completeness import IncompleteError, check_complete

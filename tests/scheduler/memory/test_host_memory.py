@@ -11,7 +11,7 @@ from arch.spec.soc_config import load_soc
 from configs.errors import InputError
 from configs.limits import HOST_MEMORY_VARIABLE
 from pulptrain.__main__ import run
-from pulptrain.given.settings import Settings, with_options
+from pulptrain.inputs.settings import Settings, with_options
 from pulptrain.running.session import prepare, run_model
 from scheduler.memory import host_memory
 from scheduler.memory.host_memory import TIMING_ONLY, UNTRACED, HostUse, ProgramSize, host_memory_parts

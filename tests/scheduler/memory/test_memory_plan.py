@@ -14,7 +14,7 @@ from arch.spec.soc_config import load_soc
 from configs.errors import InputError
 from configs.model_file import load_model
 from configs.values import replace
-from pulptrain.given.settings import Settings, with_options
+from pulptrain.inputs.settings import Settings, with_options
 from scheduler.addresses.allocation import (
     Allocation,
     Interval,

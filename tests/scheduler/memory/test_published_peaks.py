@@ -12,7 +12,7 @@ import pytest
 
 from arch.spec.soc_config import load_soc
 from configs.model_file import load_model
-from pulptrain.given.settings import Settings, with_options
+from pulptrain.inputs.settings import Settings, with_options
 from pulptrain.running.session import model_of
 from scheduler.memory.memory_plan import plan_memory
 from shared.paths import ROOT

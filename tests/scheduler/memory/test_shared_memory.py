@@ -9,7 +9,7 @@ import pytest
 from configs.errors import DoesNotFitError
 from configs.units import parse_bytes
 from configs.values import replace
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.machine import Machine
 from scheduler.addresses.allocation import check_no_overlap
 from scheduler.addresses.plan_options import PlanOptions

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from arch.spec.soc_config import load_soc
 from configs.errors import DoesNotFitError
 from configs.model_file import load_model
-from pulptrain.given.settings import Settings, with_options
+from pulptrain.inputs.settings import Settings, with_options
 from scheduler.addresses.allocation import align
 from scheduler.addresses.lifetimes import Life
 from scheduler.addresses.plan_options import PlanOptions

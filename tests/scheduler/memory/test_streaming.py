@@ -16,7 +16,7 @@ from arch.spec.soc_config import load_soc
 from configs.errors import DoesNotFitError, RaceError
 from configs.model_file import load_model
 from configs.values import replace
-from pulptrain.given.settings import Settings, with_options
+from pulptrain.inputs.settings import Settings, with_options
 from pulptrain.running import session
 from pulptrain.running.program_text import program_lines
 from scheduler.addresses.allocation import Interval, check_no_overlap

@@ -15,7 +15,7 @@ from arch.spec.program import Compute, DmaStart
 from configs.errors import DoesNotFitError
 from configs.values import replace
 from pulptrain.__main__ import run
-from pulptrain.given.settings import Settings, soc_timing
+from pulptrain.inputs.settings import Settings, soc_timing
 from scheduler.programs.program_code import CODE, with_code
 from scheduler.tiles.code_sizes import shipped_sizes
 from shared.kept_plans import prepare

@@ -10,7 +10,7 @@ from arch.spec.program import Compute
 from arch.spec.soc_config import load_soc
 from configs.model_file import load_model
 from configs.values import replace
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from scheduler.tiles.tiling import Tiler
 from shared.kept_plans import prepare
 from trainlib.ir.steps import KernelChoice

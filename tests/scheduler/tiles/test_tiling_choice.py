@@ -10,7 +10,7 @@ from arch.blocks.soc import Soc
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.soc_config import load_soc
 from configs.values import replace
-from pulptrain.given.settings import with_options
+from pulptrain.inputs.settings import with_options
 from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule, tiler_of
 from scheduler.schedule_cache import ScheduleCache

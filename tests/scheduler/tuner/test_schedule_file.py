@@ -121,7 +121,7 @@ def line_of(path: Path, text: str) -> int:
             "tile: {d0: 4}",
             "variant: dma\n    tile: {d0: 4}",
             None,
-            "the variant cannot be chosen for this op alone",
+            "the variant of this op cannot be chosen separately",
         ),
         ("{d0: 4}", "{d0: 5}", "{d0: 5}", "use 1 to 4"),
         ("{d0: 4}", "{zz: 4}", "{zz: 4}", "the op has no tile dimension 'zz'"),

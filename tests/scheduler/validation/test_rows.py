@@ -17,7 +17,7 @@ from arch.spec.program import Compute, DmaStart, DmaWait
 from configs.errors import ConfigError, InputError
 from configs.values import replace
 from pulptrain.__main__ import run
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.primitive_run import run_primitive
 from scheduler.validation.rows import (
     dma,
@@ -276,7 +276,7 @@ def test_a_row_with_two_measured_times_is_two_cases() -> None:
         ("micro", {"group": "cluster_pe0", "name": "nopp", "n": 1}, "no operation 'nopp'"),
         ("micro", {"group": "cluster", "name": "nop", "n": 1}, "group 'cluster' has no operation"),
         ("micro", {"group": "sync", "name": "mutex", "n": 1, "cores": 2}, "no row 'mutex'"),
-        ("micro", {"group": "sync", "name": "mutex_lock_unlock_min", "n": 1, "cores": 1}, "cold caches"),
+        ("micro", {"group": "sync", "name": "mutex_lock_unlock_min", "n": 1, "cores": 1}, "cold instruction caches"),
         (
             "dma",
             {"test": "1d_queued", "bytes": 4, "queued": 1 << 30},

@@ -13,7 +13,7 @@ from arch.spec.program import Compute, DmaStart, DmaWait
 from arch.spec.soc_config import load_soc
 from configs.errors import ConfigError, InputError
 from configs.values import replace
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.kernel_cost import kernel_cost
 from scheduler.validation.rows import bare_loop, icache, loop, micro, micro_sync, tiled
 from scheduler.validation.rows.cases import Case, read_cases

@@ -12,7 +12,7 @@ from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.isa import CoreWork, Instruction, Loop
 from arch.spec.soc_config import load_soc
 from configs.parameters import default_codegen
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.kernel_cost import kernel_cost
 from shared.kept_plans import run_model
 from shared.paths import MEASURED

@@ -13,7 +13,7 @@ from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.isa import Instruction, Loop, TeamWork
 from arch.spec.soc_config import load_soc
 from arch.spec.timing import SocTiming
-from pulptrain.given.settings import with_options
+from pulptrain.inputs.settings import with_options
 from scheduler.validation.runner import validate
 from shared.closed_forms import fork_to_join_cycles
 from shared.paths import ROOT

@@ -16,7 +16,7 @@ import pytest
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.isa import CoreWork, Instruction, Loop, Op
 from arch.spec.soc_config import load_soc
-from pulptrain.given.settings import with_options
+from pulptrain.inputs.settings import with_options
 from shared.closed_forms import fork_to_join_cycles
 from shared.paths import ROOT
 from trainlib.kernels.catalogue import kernel_names, matmul_work

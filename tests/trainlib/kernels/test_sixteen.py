@@ -14,7 +14,7 @@ from configs.dtypes import element_bytes, is_float
 from configs.errors import InputError
 from configs.model_file import load_model
 from configs.values import replace
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from scheduler.tuner.search_space import Question
 from scheduler.tuner.task import task_of
 from shared.kept_plans import run_model

@@ -24,7 +24,7 @@ from trainlib.ir.steps import KernelChoice
 from trainlib.primitives.definition import Example
 from trainlib.references.reference import evaluate
 from trainlib.registry import lowering_of
-from truth.given import torch_available
+from truth.source import torch_available
 
 CHOICE = KernelChoice("mm", "clang-xpulp")
 

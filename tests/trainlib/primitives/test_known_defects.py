@@ -11,7 +11,7 @@ from arch.spec.soc_config import load_soc
 from configs.errors import DoesNotFitError
 from configs.model_file import load_model
 from configs.values import replace
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.primitive_run import run_primitive
 from scheduler.memory.memory_plan import plan_memory
 from shared.known_defects import DEFECTS

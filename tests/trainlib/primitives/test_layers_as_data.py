@@ -15,7 +15,7 @@ GENERAL = (AxesLowering, ElementwiseLowering, LossLowering)
 """What layers share: they carry out lists of kernels, of loops, and entries of the table of losses."""
 
 KEEPING = {
-    *("conv1d", "conv2d", "conv_transpose2d", "depthwise", "pointwise"),  # strategies of a matmul
+    *("conv1d", "conv2d", "conv_transpose2d", "depthwise"),  # strategies of a matmul
     *("rnn", "gru", "lstm"),  # a buffer for each gate
 }
 """Layers that keep such a function today; one that is turned into data leaves the list."""

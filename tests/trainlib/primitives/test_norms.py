@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from arch.spec.isa import Loop
 from configs.errors import DoesNotFitError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.primitive_run import run_primitive
 from shared.finite_differences import check_gradients
 from shared.primitive_harness import CODEGEN, Case, build, check_reference, check_tiles, run_op

@@ -23,7 +23,7 @@ from trainlib.primitives.definition import DrawnInput
 from trainlib.references.reference import evaluate, run_reference
 from trainlib.registry import lowering_of
 from trainlib.training.phases import build_layer_graph, build_training_graph
-from truth.given import torch_available
+from truth.source import torch_available
 
 TOLERANCE = 1e-5
 CHOICE = KernelChoice("mm", "pulp-gcc7")

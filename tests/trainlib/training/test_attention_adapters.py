@@ -10,7 +10,7 @@ import pytest
 from configs.errors import InputError
 from configs.model_file import AdapterSpec, load_model
 from configs.values import replace
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from shared.kept_plans import run_model
 from shared.training_form_models import changed, graph_of, written
 from trainlib.training.phases import build_training_graph

@@ -11,7 +11,7 @@ import pytest
 from configs.errors import ConfigError
 from configs.model_file import ModelSpec, load_model
 from configs.values import replace
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import run_model
 from scheduler.addresses.lifetimes import storage_lives
 from shared.primitive_harness import CODEGEN, run_op

@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 
 from configs.errors import DoesNotFitError
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.primitive_run import run_primitive
 from shared.tiers import sweep_nine_of_ten
 from shared.trainlib_cases import NO_PRIMITIVE, Call, calls_of, rows

@@ -10,8 +10,8 @@ import pytest
 from configs.errors import InputError
 from configs.model_file import load_model
 from configs.model_text import model_text
-from pulptrain.given.given_values import replaced
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.own_values import replaced
+from pulptrain.inputs.settings import Settings
 from shared.c_kernels import check_case
 from shared.kept_plans import run_model
 from shared.training_form_models import CNN, changed, graph_of, values_of, written

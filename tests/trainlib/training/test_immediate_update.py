@@ -7,7 +7,7 @@ import pytest
 from configs.errors import ConfigError
 from configs.model_file import ModelSpec, load_model
 from configs.values import replace
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import run_model
 from trainlib.training.phases import build_training_phases
 

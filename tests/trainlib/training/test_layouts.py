@@ -10,7 +10,7 @@ import pytest
 from configs.errors import InputError
 from configs.model_file import ModelSpec, read_model
 from configs.yaml_file import parse_yaml
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import run_model
 from trainlib.training.layouts import layers_with_choice, with_layouts
 from trainlib.training.phases import build_training_graph

@@ -11,7 +11,7 @@ import pytest
 
 from configs.errors import ConfigError, InputError
 from configs.model_file import load_model
-from pulptrain.given.settings import Settings
+from pulptrain.inputs.settings import Settings
 from shared.kept_plans import run_model
 from shared.training_form_models import written
 from trainlib.ir.varying import begin_iteration, varying_of

@@ -136,7 +136,7 @@ def test_ops_have_the_variants_that_leave_their_neighbours_alone() -> None:
 @pytest.mark.parametrize(
     ("variants", "message"),
     [
-        ({"pool.IG": "as-published"}, "the variant cannot be chosen for this op alone"),
+        ({"pool.IG": "as-published"}, "the variant of this op cannot be chosen separately"),
         ({"dw.WG": "dma"}, "unknown variant 'dma'"),
         ({"IG": "dma"}, "no op of the step has the variant 'dma'"),
         ({"dw.XX": "default"}, "'dw.XX' is not an op or step"),

@@ -17,7 +17,7 @@ import numpy as np
 from configs.model_file import LayerSchema
 from trainlib.ir.steps import Array
 from trainlib.primitives.attention.softmax import MAXIMA, SUMS, Rows, over_rows, row_maxima
-from trainlib.primitives.definition import DrawnInput, Example, LayerPlan, LayerPrimitive, Step
+from trainlib.primitives.definition import DrawnInput, Example, LayerPlan, LayerPrimitive
 from trainlib.primitives.elementwise.functions import first
 from trainlib.primitives.lowering.axes import Form
 from trainlib.primitives.lowering.boxes import rows_of
@@ -76,8 +76,8 @@ PRIMITIVE = LayerPrimitive(
     schema=LayerSchema,
     plan=lambda _, inputs, where: LayerPlan(rows_of(inputs[0], "log_softmax", where)),
     steps=(
-        Step.of("FW", "x -> y", _FORWARD.reference, _FORWARD, formula=True),
-        Step.of("IG", "y dy -> dx", _BACKWARD.reference, _BACKWARD, formula=True),
+        _FORWARD.step("FW", "x -> y"),
+        _BACKWARD.step("IG", "y dy -> dx"),
     ),
     examples=(
         Example(inputs=((7,),)),

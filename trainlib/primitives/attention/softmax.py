@@ -27,7 +27,6 @@ from trainlib.primitives.definition import (
     Example,
     LayerPlan,
     LayerPrimitive,
-    Step,
 )
 from trainlib.primitives.elementwise.functions import schraudolph, taylor
 from trainlib.primitives.lowering.axes import Form, Groups, LeadingBoxes
@@ -132,8 +131,8 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step.of("FW", "x -> y", _FORWARD.reference, _FORWARD, formula=True),
-        Step.of("IG", "y dy -> dx", _BACKWARD.reference, _BACKWARD, formula=True),
+        _FORWARD.step("FW", "x -> y"),
+        _BACKWARD.step("IG", "y dy -> dx"),
     ),
     published=AsPublished(options={"exponential": "schraudolph"}),
     examples=(

@@ -3,8 +3,8 @@
 
 `ContractionStep` is the lowering of one step. What may be cut, what a tile fetches and what it writes follow
 from `trainlib.ir.access`. Which kernels compute it, in which order and by way of which scratch is a list in
-`linear`, and in a `StrategyStep` for a named strategy: `matrix_products` (matmuls on the operands as they
-lie), `conv_im2col` (matmul on unrolled patches), `conv_direct` (loops without a matmul).
+`linear` and `pointwise`, and in a `StrategyStep` for a named strategy: `conv_im2col` (matmul on unrolled
+patches), `conv_direct` (loops without a matmul).
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ BIAS, BIAS_GRADIENT = "b", "db"
 class LoopTile(Area):
     """One tile of a contraction; its tensors have the contraction's names."""
 
-    def __init__(self, form: Form, ranges: Ranges, step: ContractionStep, choice: KernelChoice) -> None:
+    def __init__(self, form: Form, ranges: Ranges, choice: KernelChoice) -> None:
         super().__init__(form, ranges)
+        step = form.lowering
+        assert isinstance(step, ContractionStep)
         self.choice, self.roles, self.space = choice, step.renamed, step.space(form.op)
 
     @property
@@ -165,6 +167,14 @@ class ContractionStep(AxesLowering):
         order = self.description.orders(op).get(name.removeprefix("d"), range(len(axes)))
         return tuple(axes[place] for place in order)
 
+    def loaded(self, area: Area) -> Sequence[str]:
+        """The bias with the first input channels."""
+        return [role for role in area.op.reads if role != BIAS or area.begins("ci")]
+
+    def stored(self, area: Area) -> Sequence[str]:
+        """Its gradient with them."""
+        return [role for role in area.op.writes if role != BIAS_GRADIENT or area.begins("ci")]
+
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """The loops of the result the kernels do not want whole; the batch if it is one."""
         space = self.space(op)
@@ -239,7 +249,7 @@ class StrategyStep(ContractionStep):
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """What the strategy makes of the tile."""
-        return self.by(op).task(LoopTile(self.form(op, tensors), ranges, self, choice))
+        return self.by(op).task(LoopTile(self.form(op, tensors), ranges, choice))
 
     def default_kernel(self, op: Op) -> str:
         """That of the strategy."""

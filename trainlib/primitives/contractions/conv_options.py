@@ -51,14 +51,21 @@ def image_shape(layout: str, batch: int, channels: int, rows: int, columns: int)
 
 def two_of(attributes: Mapping[str, Any], key: str, where: str) -> tuple[int, int]:
     """An option as (rows, columns), each at least 1. Raises ShapeError."""
+    values = pair_of(attributes, key, where)
+    if min(values) < 1:
+        what = f"{key} is {attributes[key]}, but must be 1 or more"
+        raise ShapeError(what, where=where, cure=f"use {key}: 1")
+    return values
+
+
+def pair_of(attributes: Mapping[str, Any], key: str, where: str) -> tuple[int, int]:
+    """An option as (rows, columns). Raises ShapeError."""
     given = attributes[key]
     values = (given, given) if isinstance(given, int) else tuple(given)
     if len(values) != 2:
         cure = "use one number or [rows, columns]"
         raise ShapeError(f"{key} has {len(values)} numbers: {given}", where=where, cure=cure)
-    if min(values) < 1:
-        raise ShapeError(f"{key} is {given}, but must be 1 or more", where=where, cure=f"use {key}: 1")
-    return values[0], values[1]
+    return values
 
 
 def padding_of(attributes: Mapping[str, Any], where: str) -> Pads:

@@ -25,6 +25,7 @@ from trainlib.primitives.contractions.conv_options import (
     convolution_parameters,
     image_extents,
     image_shape,
+    pair_of,
     window_attributes,
 )
 from trainlib.primitives.contractions.convolution import transposed_step
@@ -37,11 +38,7 @@ class _Schema(ChannelSchema):
 
 
 def _output_padding(attributes: Mapping[str, Any], window: Mapping[str, Any], where: str) -> tuple[int, int]:
-    given = attributes["output_padding"]
-    extra = (given, given) if isinstance(given, int) else tuple(given)
-    if len(extra) != 2:
-        cure = "use one number or [rows, columns]"
-        raise ShapeError(f"output_padding has {len(extra)} numbers: {given}", where=where, cure=cure)
+    given, extra = attributes["output_padding"], pair_of(attributes, "output_padding", where)
     for more, stride, dilation in zip(extra, window["strides"], window["dilations"], strict=True):
         if not 0 <= more < max(stride, dilation):
             raise ShapeError(
@@ -49,7 +46,7 @@ def _output_padding(attributes: Mapping[str, Any], window: Mapping[str, Any], wh
                 where=where,
                 cure="use output_padding: 0, or a larger stride",
             )
-    return extra[0], extra[1]
+    return extra
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

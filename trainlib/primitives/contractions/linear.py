@@ -31,7 +31,7 @@ from trainlib.primitives.definition import (
     Step,
     he_uniform,
 )
-from trainlib.primitives.lowering.axes import Area, Form, Groups
+from trainlib.primitives.lowering.axes import Form, Groups
 from trainlib.primitives.lowering.forks import column_sum
 from trainlib.primitives.lowering.products import Added, Call, Each, Product, ProductLowering
 
@@ -84,14 +84,6 @@ class _Rows(ProductLowering, ContractionStep):
         if op.step == "IG":
             return "mm_M" if rows == 1 or rows < ci else "mm"
         return "mm_M" if op.step == "FW" and 1 < rows < co else "mm"
-
-    def loaded(self, area: Area) -> Sequence[str]:
-        """The bias with the first input features."""
-        return [role for role in area.op.reads if role != BIAS or area.begins("ci")]
-
-    def stored(self, area: Area) -> Sequence[str]:
-        """Its gradient with the first columns."""
-        return [role for role in area.op.writes if role != BIAS_GRADIENT or area.begins("ci")]
 
     def scratch(self, form: Form) -> Mapping[str, Groups]:
         """The output gradient of WG."""

@@ -17,18 +17,26 @@ The library's fp32 IG exchanges rows and columns in its transpose, right only fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from configs.model_file import LayerSchema
+from configs.values import Struct
 from trainlib.ir.access import Contraction
 from trainlib.ir.graph import Initial, Op, Tensor
 from trainlib.primitives.contractions import conv2d_reference as reference
-from trainlib.primitives.contractions.contraction import Description, StrategyStep
+from trainlib.primitives.contractions.contraction import (
+    BIAS,
+    BIAS_GRADIENT,
+    ContractionStep,
+    Description,
+    LoopTile,
+)
+from trainlib.primitives.contractions.conv_calls import PARTIAL, bias_add_call, bias_sum_call
 from trainlib.primitives.contractions.conv_options import image_extents, image_shape
-from trainlib.primitives.contractions.matrix_products import ImageProducts
 from trainlib.primitives.definition import (
     ZEROS,
     Example,
@@ -40,6 +48,10 @@ from trainlib.primitives.definition import (
     Values,
     Variant,
 )
+from trainlib.primitives.lowering.axes import NOWHERE, Area, At, Axes, Form, Groups
+from trainlib.primitives.lowering.calls import BATCH
+from trainlib.primitives.lowering.pieces import TileBuilder
+from trainlib.primitives.lowering.products import Each, Product, ProductLowering, turning
 
 
 class _Schema(LayerSchema):
@@ -88,9 +100,72 @@ def _published(op: Op) -> tuple[str, ...]:
     return ("w",) if op.step == "IG" else (() if op.attributes["sources_first"] else ("x",))
 
 
-def _step(result: str, *, direct: bool = False) -> StrategyStep:
-    products = ImageProducts() if direct else ImageProducts(_published)
-    return StrategyStep(Description(_described, _orders), result, products)
+class _Bias(Struct, frozen=True):
+    """Added to the image `y` of a sample, or the sums of all images `dy` that are its gradient."""
+
+    image: str
+
+    def used(self, area: Area) -> Axes:
+        """No scratch."""
+        return ()
+
+    def run(self, area: Area, build: TileBuilder, at: At = NOWHERE) -> None:
+        """The call of a sample, or of a tile."""
+        tile = LoopTile(area.form, area.extents, build.choice)
+        image = area.lies(self.image, at)[0]
+        build.call(lambda: bias_add_call(tile, image) if self.image == "y" else bias_sum_call(tile))
+
+
+@dataclass(frozen=True)
+class _Products(ProductLowering, ContractionStep):
+    """A matmul per sample on images as they lie; a weight gradient adds samples up.
+
+    What lies the other way round is transposed first, and what is `published` so.
+    """
+
+    published: Callable[[Op], Axes]
+
+    def default_kernel(self, op: Op) -> str:
+        """The naive row-parallel one, PULP-TrainLib's own default."""
+        return "mm"
+
+    def _matrix(self, form: Form, role: str) -> tuple[Axes, Axes]:
+        """Rows and columns of a tensor as it is stored, of one sample."""
+        axes = form.axes(role)[not role.endswith("w") :]
+        cut = len(axes) - 1 if form.op.attributes["layout"] == "HWC" or len(axes) == 2 else 1
+        return axes[:cut], axes[cut:]
+
+    def _arranged(self, form: Form) -> tuple[str, str, Axes, list[str]]:
+        """A, B, the dimension that is multiplied away, and what is transposed."""
+        one, other, rows = *form.op.reads[:2], self._matrix(form, self.result)[0]
+        a, b = (one, other) if rows in self._matrix(form, one) else (other, one)
+        inner = next(axes for axes in self._matrix(form, a) if axes != rows)
+        upright = {a: self._matrix(form, a)[0] == rows, b: b not in self.published(form.op)}
+        return a, b, inner, [role for role, stays in upright.items() if not stays]
+
+    def scratch(self, form: Form) -> Mapping[str, Groups]:
+        """What is transposed, and the weight gradient of one further sample."""
+        turned = {f"{role}_transposed": self._matrix(form, role)[::-1] for role in self._arranged(form)[-1]}
+        return {**turned, PARTIAL: self._matrix(form, self.result)} if self.result == "dw" else turned
+
+    def kernels(self, form: Form) -> Sequence[Each]:
+        """What all samples share is transposed once."""
+        a, b, inner, turned = self._arranged(form)
+        rows, columns = self._matrix(form, self.result)
+        stored_b = self._matrix(form, b)
+        names = {role: f"{role}_transposed" if role in turned else role for role in (a, b)}
+        trans_b = (stored_b[0] if b in turned else stored_b[1]) != columns
+        over, term = ((BATCH,), PARTIAL) if self.result == "dw" else ((), "")
+        product = Product(names[a], names[b], self.result, rows, inner, columns, trans_b, term, over)
+        turns = {role: turning(role, names[role], *self._matrix(form, role)) for role in turned}
+        shared = [turns.pop("w")] if "w" in turns else []
+        added = [Each((), [_Bias("y")], ("ci",))] if BIAS in form.op.reads else []
+        summed = [Each((), [_Bias("dy")], ("ci",))] if BIAS_GRADIENT in form.op.writes else []
+        return Each((), shared), Each((BATCH,), [*turns.values(), product, *added]), *summed
+
+
+def _step(result: str, *, direct: bool = False) -> ContractionStep:
+    return _Products(Description(_described, _orders), result, (lambda op: ()) if direct else _published)
 
 
 def _direct(result: str) -> dict[str, Variant]:

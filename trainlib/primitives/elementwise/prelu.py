@@ -24,7 +24,6 @@ from trainlib.primitives.definition import (
     LayerPrimitive,
     Parameter,
     Shape,
-    Step,
     Values,
 )
 from trainlib.primitives.formulas import Formula, parameters
@@ -157,9 +156,9 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step.of("FW", "x w -> y", _FORWARD.reference, _FORWARD, formula=True),
-        Step.of("WG", "x dy -> dw", _WEIGHTS.reference, _WEIGHTS, formula=True),
-        Step.of("IG", "x w dy -> dx", _BACKWARD.reference, _BACKWARD, formula=True),
+        _FORWARD.step("FW", "x w -> y"),
+        _WEIGHTS.step("WG", "x dy -> dw"),
+        _BACKWARD.step("IG", "x w dy -> dx"),
     ),
     examples=(
         Example(inputs=((7,),)),

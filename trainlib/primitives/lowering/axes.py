@@ -25,7 +25,7 @@ from trainlib.ir.steps import (
     TileTask,
     part,
 )
-from trainlib.primitives.definition import Shape
+from trainlib.primitives.definition import Shape, Step, Values
 from trainlib.primitives.lowering.boxes import leading_extents, sizes_of
 from trainlib.primitives.lowering.calls import BATCH, box
 from trainlib.primitives.lowering.dequantised import WEIGHTS_IN, is_stored
@@ -297,6 +297,18 @@ class AxesLowering(StepLowering):
         area = self.area(op, tensors, ranges)
         inputs, outputs = ([area.box(item.name) for item in side] for side in (task.inputs, task.outputs))
         return task.but(inputs=inputs, outputs=outputs)
+
+
+class FormulaLowering(AxesLowering):
+    """A step whose tiles compute a formula, which is its untiled reference as well (decision 22)."""
+
+    def reference(self, op: Op, values: Values) -> Values:
+        """The formula of whole tensors, in float64."""
+        raise NotImplementedError
+
+    def step(self, name: str, moves: str) -> Step:
+        """The step that reads and writes what `moves` says (`Step.of`)."""
+        return Step.of(name, moves, self.reference, self, formula=True)
 
 
 class LeadingBoxes(AxesLowering):

@@ -21,7 +21,7 @@ from trainlib.ir.steps import Array, KernelCall, part
 from trainlib.kernels.library import LIBRARY
 from trainlib.primitives.definition import Shape, Values
 from trainlib.primitives.formulas import wide
-from trainlib.primitives.lowering.axes import LAST, NOWHERE, ONE, Area, At, Axes, AxesLowering, Form
+from trainlib.primitives.lowering.axes import LAST, NOWHERE, ONE, Area, At, Axes, Form, FormulaLowering
 from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.lowering.pieces import TileBuilder
@@ -257,7 +257,7 @@ class Fork(Struct, frozen=True, dict=True):
         )
 
 
-class ForkLowering(AxesLowering):
+class ForkLowering(FormulaLowering):
     """A step whose kernels are all `Fork`, whose formulas are its untiled reference as well."""
 
     def shapes(self, op: Op, values: Values) -> Mapping[str, Shape]:

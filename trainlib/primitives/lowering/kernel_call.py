@@ -80,7 +80,6 @@ def kernel_call(
     function: Function,
     dtype: DType = FP32,
     *,
-    macs: int = 0,
     fork: bool = True,
     details: Mapping[str, Any] = MappingProxyType({}),
 ) -> KernelCall:
@@ -94,7 +93,7 @@ def kernel_call(
 
     dtypes = [(piece.dtype if isinstance(piece, Piece) else None) or dtype for piece in arrays.values()]
 
-    def work(cores: int, addresses: Mapping[str, int], form: str = form_of(nest, details)) -> TeamWork:
+    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
         indices = LIBRARY.header(choice.codegen, nest).arrays
         placed = {
             name: (Piece(piece) if isinstance(piece, str) else piece).placed(
@@ -108,13 +107,12 @@ def kernel_call(
             sizes,
             placed,
             cores if fork else 1,
-            macs=macs,
             element_bytes=_data_bytes(dtypes),
-            form=form,
+            form=form_of(nest, details),
         )
 
     described = {**details, "arrays": arrays}
-    return piece_call(nest, reads, writes, work, function, macs=macs, fork=fork, details=described)
+    return piece_call(nest, reads, writes, work, function, fork=fork, details=described)
 
 
 def form_of(nest: str, details: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from itertools import product
 from math import prod
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from configs.values import Struct, replace
 from trainlib.ir.steps import KernelCall
@@ -72,7 +72,16 @@ class Added(Struct, frozen=True):
         build.add(area.held(self.total, at, ()), area.held(self.term, at, ()))
 
 
-Call: TypeAlias = "Fork | Product | Added | Each"
+class Call(Protocol):
+    """Calls of an iteration, as data."""
+
+    def used(self, area: Area) -> Collection[str]:
+        """Scratch of a tile."""
+
+    def run(self, area: Area, build: TileBuilder, at: At = NOWHERE) -> None:
+        """Those of an iteration."""
+
+
 Calls: TypeAlias = Sequence[Call]
 
 
@@ -118,8 +127,9 @@ def multiplied(
     return Product(a, b, c, (rows,), (inner,), (columns,), trans_b, term, added=bool(term))
 
 
-def turning(source: str, target: str, rows: str, columns: str) -> Fork:
-    """target[columns, rows] = source[rows, columns], the larger over the cores."""
-    sizes: dict[str, Axes] = {"N": (rows,), "M": (columns,)}
+def turning(source: str, target: str, *matrix: str | Axes) -> Fork:
+    """target[columns, rows] = source[rows, columns], the `matrix`; the larger over the cores."""
+    rows, columns = ((axes,) if isinstance(axes, str) else axes for axes in matrix)
+    sizes: dict[str, Axes] = {"N": rows, "M": columns}
     buffers, moves, both = f"X:{source} Y:{target}", f"{source} -> {target}", ("N", "M")
     return Fork("transpose_matrix", buffers, moves, lambda x: x, sizes, holds={source: both, target: both})

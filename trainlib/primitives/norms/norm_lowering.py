@@ -297,44 +297,31 @@ _RUNNING_AVERAGE = StatisticsStep(
 )
 
 
-class _InverseOfSquares(NormLowering):
-    """The first call of an RMS norm."""
+class _Half(NormLowering):
+    """A call of an RMS norm, half of the library's; `moves` are the roles there may be."""
 
-    formula = staticmethod(formulas.inverse_of_squares)
-
-    def read(self, op: Op, *, later: bool = False) -> Sequence[str]:
-        """Nothing else."""
-        return ("x",)
-
-    def written(self, op: Op) -> Sequence[str]:
-        """Nothing else."""
-        return ("inv_std",)
-
-    def nest(self, op: Op) -> Nest:
-        """Half of the library's."""
-        return "rmsnorm_sum", {"X": "x", "R": "inv_std"}, {}, self.flags(op)
-
-
-class _Apply(NormLowering):
-    """y from statistics, as far as its formula goes; the second call of an RMS norm."""
-
-    formula = staticmethod(formulas.normalised)
-    across = True
+    def __init__(self, nest: str, arrays: str, formula: Formula, moves: str, *, across: bool = False) -> None:
+        self.loop, self.formula, self.across = nest, formula, across
+        self.streams = dict(item.split(":") for item in arrays.split())
+        self.reads, self.writes = (side.split() for side in moves.split("->"))
 
     def read(self, op: Op, *, later: bool = False) -> Sequence[str]:
         """What there is."""
-        return tuple(role for role in ("x", "inv_std", "mean", "w", "b") if role in op)
+        return [role for role in self.reads if role in op]
 
     def written(self, op: Op) -> Sequence[str]:
         """Nothing else."""
-        return ("y",)
+        return self.writes
 
     def nest(self, op: Op) -> Nest:
-        """The other half."""
-        return "rmsnorm_scale", {"X": "x", "Y": "y", "W": "w", "R": "inv_std"}, {}, self.flags(op)
+        """Its own."""
+        return self.loop, self.streams, {}, self.flags(op)
 
 
-RMS, APPLY = _InverseOfSquares(), _Apply()
+RMS = _Half("rmsnorm_sum", "X:x R:inv_std", formulas.inverse_of_squares, "x -> inv_std")
+APPLY = _Half(
+    *("rmsnorm_scale", "X:x Y:y W:w R:inv_std", formulas.normalised, "x inv_std mean w b -> y"), across=True
+)
 
 
 class NormWeightGradient(NormLowering):

@@ -26,13 +26,12 @@ from typing import Any
 
 from configs.errors import ShapeError
 from trainlib.ir.graph import Tensor
-from trainlib.primitives.definition import DrawnInput, Example, LayerPlan, LayerPrimitive, Positive, Step
+from trainlib.primitives.definition import DrawnInput, Example, LayerPlan, LayerPrimitive, Positive
 from trainlib.primitives.norms import norm_stepwise as stepwise
 from trainlib.primitives.norms.norm import RunningSchema, StepwiseSchema, norm_plan
 from trainlib.primitives.norms.norm_lowering import (
     NormForward,
     NormInputGradient,
-    NormLowering,
     NormWeightGradient,
 )
 
@@ -40,41 +39,32 @@ _RUNNING, _UPDATED = "running_mean? running_var?", "running_mean_updated? runnin
 _GIVEN = "x dy mean? inv_std"
 
 
-def _step(name: str, signature: str, lowering: NormLowering) -> Step:
-    """The formula of its tiles is the untiled reference as well."""
-    return Step.of(name, signature, lowering.reference, lowering, formula=True)
-
-
 _FORWARD = (
-    _step("FW", f"x w? b? {_RUNNING} -> y mean? inv_std {_UPDATED}", NormForward()),
-    _step("FW_MEAN", "x running_mean? -> mean", stepwise.MEAN),
-    _step("FW_VAR", "x mean? -> var", stepwise.VARIANCE),
-    _step("FW_INV", f"var mean? {_RUNNING} -> inv_std {_UPDATED}", stepwise.INVERSE_DEVIATION),
-    _step(
-        "FW_KNOWN",
-        f"{_RUNNING} -> mean inv_std {_UPDATED}".replace("?", ""),
-        stepwise.KNOWN_STATISTICS,
-    ),
-    _step("FW_APPLY", "x mean? inv_std w? b? -> y", stepwise.APPLY),
+    NormForward().step("FW", f"x w? b? {_RUNNING} -> y mean? inv_std {_UPDATED}"),
+    stepwise.MEAN.step("FW_MEAN", "x running_mean? -> mean"),
+    stepwise.VARIANCE.step("FW_VAR", "x mean? -> var"),
+    stepwise.INVERSE_DEVIATION.step("FW_INV", f"var mean? {_RUNNING} -> inv_std {_UPDATED}"),
+    stepwise.KNOWN_STATISTICS.step("FW_KNOWN", f"{_RUNNING} -> mean inv_std {_UPDATED}".replace("?", "")),
+    stepwise.APPLY.step("FW_APPLY", "x mean? inv_std w? b? -> y"),
 )
 
 _INPUT_GRADIENT = (
-    _step("IG", f"{_GIVEN} w? -> dx", NormInputGradient()),
-    _step("IG_APPLY", f"{_GIVEN} w? mean_g? mean_gx -> dx", stepwise.INPUT_GRADIENT),
-    _step("IG_SCALE", "dy inv_std w? -> dx", stepwise.SCALE),
+    NormInputGradient().step("IG", f"{_GIVEN} w? -> dx"),
+    stepwise.INPUT_GRADIENT.step("IG_APPLY", f"{_GIVEN} w? mean_g? mean_gx -> dx"),
+    stepwise.SCALE.step("IG_SCALE", "dy inv_std w? -> dx"),
 )
 
 NORM_STEPS = (
     *_FORWARD,
-    _step("WG", f"{_GIVEN} -> dw? db?", NormWeightGradient()),
-    _step("IG_SUMS", f"{_GIVEN} w? -> mean_g? mean_gx", stepwise.GRADIENT_MEANS),
+    NormWeightGradient().step("WG", f"{_GIVEN} -> dw? db?"),
+    stepwise.GRADIENT_MEANS.step("IG_SUMS", f"{_GIVEN} w? -> mean_g? mean_gx"),
     *_INPUT_GRADIENT,
 )
 """Steps of a norm whose parameters vary within a group, or belong to several: sums of its own for dx."""
 
 BATCH_STEPS = (
     *_FORWARD,
-    _step("WG", f"{_GIVEN} -> dw? db? mean_g? mean_gx?", NormWeightGradient()),
+    NormWeightGradient().step("WG", f"{_GIVEN} -> dw? db? mean_g? mean_gx?"),
     *_INPUT_GRADIENT,
 )
 """Steps of batch norm: dw and db are the sums that dx needs."""

@@ -138,19 +138,7 @@ def _op(
     *,
     reads: tuple[str, ...] = (),
 ) -> Op:
-    step = primitive.step
-    read = reads or step.reads
-    return Op(
-        name=f"{layer}.{step.name}",
-        layer=layer,
-        primitive=primitive.name,
-        step=step.name,
-        inputs=tuple(roles[role] for role in read),
-        outputs=tuple(roles[role] for role in step.writes),
-        attributes=dict(attributes),
-        reads=read,
-        writes=step.writes,
-    )
+    return primitive.step.op(layer, primitive.name, roles, attributes, reads=reads)
 
 
 def _renamed(update: Op, names: Mapping[str, str]) -> Op:

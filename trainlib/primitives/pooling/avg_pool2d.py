@@ -6,15 +6,12 @@ Gradients of overlapping windows add up. See `trainlib.primitives.pooling.poolin
 
 from __future__ import annotations
 
-from trainlib.primitives.definition import Example, LayerPrimitive, Step
+from trainlib.primitives.definition import Example, LayerPrimitive
 from trainlib.primitives.pooling.pooling import (
     AVERAGE_BACKWARD,
     AVERAGE_FORWARD,
     PoolingSchema,
     pooling_plan,
-    tile_average,
-    tile_average_gradient,
-    whole,
 )
 
 
@@ -27,10 +24,7 @@ PRIMITIVE = LayerPrimitive(
     name="avg_pool2d",
     schema=_Schema,
     plan=pooling_plan,
-    steps=(
-        Step.of("FW", "x -> y", whole(tile_average), AVERAGE_FORWARD, formula=True),
-        Step.of("IG", "dy -> dx", whole(tile_average_gradient), AVERAGE_BACKWARD, formula=True),
-    ),
+    steps=(AVERAGE_FORWARD.step("FW", "x -> y"), AVERAGE_BACKWARD.step("IG", "dy -> dx")),
     examples=(
         Example({"kernel": 2}, ((3, 6, 4),)),
         Example({"kernel": [3, 2], "stride": [2, 1], "padding": [1, 0]}, ((2, 5, 7),)),

@@ -4,23 +4,13 @@
 from __future__ import annotations
 
 from configs.model_file import LayerSchema
-from trainlib.primitives.definition import Example, LayerPrimitive, Step
-from trainlib.primitives.pooling.pooling import (
-    AVERAGE_BACKWARD,
-    GLOBAL_AVERAGE,
-    pooling_plan,
-    tile_average,
-    tile_average_gradient,
-    whole,
-)
+from trainlib.primitives.definition import Example, LayerPrimitive
+from trainlib.primitives.pooling.pooling import AVERAGE_BACKWARD, GLOBAL_AVERAGE, pooling_plan
 
 PRIMITIVE = LayerPrimitive(
     name="global_avg_pool",
     schema=LayerSchema,
     plan=pooling_plan,
-    steps=(
-        Step.of("FW", "x -> y", whole(tile_average), GLOBAL_AVERAGE, formula=True),
-        Step.of("IG", "dy -> dx", whole(tile_average_gradient), AVERAGE_BACKWARD, formula=True),
-    ),
+    steps=(GLOBAL_AVERAGE.step("FW", "x -> y"), AVERAGE_BACKWARD.step("IG", "dy -> dx")),
     examples=(Example({}, ((3, 4, 5),)), Example({}, ((5, 1, 1),)), Example({}, ((1, 6, 6),))),
 )

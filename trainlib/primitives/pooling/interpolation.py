@@ -21,9 +21,9 @@ from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array, Extent, Function, Ranges, Tensors
-from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Positive, Shape, Step, Values
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Positive, Shape, Values
 from trainlib.primitives.formulas import wide
-from trainlib.primitives.lowering.axes import Area, Axes, AxesLowering, Form, Kernel
+from trainlib.primitives.lowering.axes import Area, Axes, Form, FormulaLowering, Kernel
 from trainlib.primitives.lowering.boxes import image_of
 from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.pieces import TileBuilder
@@ -131,22 +131,6 @@ def _added(gradient: Array, dx: Array, rows: _AxisTaps, columns: _AxisTaps) -> A
     return total
 
 
-def _forward(op: Op, values: Values) -> Values:
-    """Of whole tensors, in float64."""
-    rows, columns = (_for_outputs(op.attributes["mode"], sizes, (0, sizes[1])) for sizes in _axes(op))
-    return {
-        "y": _between(wide(values)["x"][:, :, slice(*rows.inputs), slice(*columns.inputs)], rows, columns)
-    }
-
-
-def _backward(op: Op, values: Values) -> Values:
-    """Of whole tensors, in float64."""
-    rows, columns = (_for_inputs(op.attributes["mode"], sizes, (0, sizes[0])) for sizes in _axes(op))
-    dy = wide(values)["dy"]
-    dx = np.zeros((*dy.shape[:2], op.attributes["hi"], op.attributes["wi"]))
-    return {"dx": _added(dy, dx, rows, columns)}
-
-
 def _strides(role: str, large: str, area: Area) -> Shape:
     """Of an image as the outputs are walked.
 
@@ -156,7 +140,7 @@ def _strides(role: str, large: str, area: Area) -> Shape:
     return high * wide, high // rows * wide, wide // columns
 
 
-class _Interpolation(AxesLowering):
+class _Interpolation(FormulaLowering):
     """FW: a box of y with the box of x it lies between; IG: one of dx with that of dy which came from it.
 
     Samples, channels, rows and columns of the result may be cut.
@@ -178,6 +162,16 @@ class _Interpolation(AxesLowering):
         along, mode = _for_inputs if area.op.step == "IG" else _for_outputs, area.op.attributes["mode"]
         sides = zip("hw", _axes(area.op), strict=True)
         return tuple(along(mode, sizes, area.extents[name]) for name, sizes in sides)
+
+    def reference(self, op: Op, values: Values) -> Values:
+        """Of whole tensors, in float64."""
+        mode, image = op.attributes["mode"], wide(values)[op.reads[0]]
+        if op.step == "FW":
+            rows, columns = (_for_outputs(mode, sizes, (0, sizes[1])) for sizes in _axes(op))
+            return {"y": _between(image[:, :, slice(*rows.inputs), slice(*columns.inputs)], rows, columns)}
+        taps = (_for_inputs(mode, sizes, (0, sizes[0])) for sizes in _axes(op))
+        zeros = np.zeros((*image.shape[:2], op.attributes["hi"], op.attributes["wi"]))
+        return {"dx": _added(image, zeros, *taps)}
 
     def area(self, op: Op, tensors: Tensors, ranges: Ranges) -> Area:
         """With what is read."""
@@ -227,10 +221,7 @@ PRIMITIVE = LayerPrimitive(
     name="interpolation",
     schema=_Schema,
     plan=_plan,
-    steps=(
-        Step.of("FW", "x -> y", _forward, _Interpolation(), formula=True),
-        Step.of("IG", "dy -> dx", _backward, _Interpolation(), formula=True),
-    ),
+    steps=(_Interpolation().step("FW", "x -> y"), _Interpolation().step("IG", "dy -> dx")),
     examples=(
         Example({"scale": 2}, ((2, 3, 4),)),
         Example({"size": [5, 3]}, ((2, 7, 8),)),

@@ -22,7 +22,6 @@ from trainlib.primitives.definition import (
     DrawnInput,
     Example,
     LayerPrimitive,
-    Step,
 )
 from trainlib.primitives.pooling.pooling import (
     IMAGE,
@@ -34,7 +33,6 @@ from trainlib.primitives.pooling.pooling import (
     place_bits,
     pooling_plan,
     read_by,
-    whole,
     windows,
 )
 
@@ -97,37 +95,15 @@ PRIMITIVE = LayerPrimitive(
     schema=PoolingSchema,
     plan=partial(pooling_plan, save_positions=True),
     steps=(
-        Step.of(
-            "FW",
-            "x -> y argmax",
-            whole(_tile_forward),
-            Pooling("maxpool_fw_argmax", "X:x Y:y I:argmax", _tile_forward),
-            formula=True,
-        ),
-        Step.of(
-            "IG",
-            "argmax dy -> dx",
-            whole(_tile_backward),
-            Pooling("maxpool_bw_argmax", "G:dx Y:dy I:argmax", _tile_backward, IMAGE),
-            formula=True,
+        Pooling("maxpool_fw_argmax", "X:x Y:y I:argmax", _tile_forward).step("FW", "x -> y argmax"),
+        Pooling("maxpool_bw_argmax", "G:dx Y:dy I:argmax", _tile_backward, IMAGE).step(
+            "IG", "argmax dy -> dx"
         ),
     ),
     published=AsPublished(
         (
-            Step.of(
-                "FW",
-                "x -> y",
-                whole(_tile_forward),
-                Pooling("maxpool_fw", "X:x Y:y", _tile_forward),
-                formula=True,
-            ),
-            Step.of(
-                "IG",
-                "x dy -> dx",
-                whole(_tile_search),
-                Pooling("maxpool_bw", "X:x G:dx Y:dy", _tile_search, IMAGE),
-                formula=True,
-            ),
+            Pooling("maxpool_fw", "X:x Y:y", _tile_forward).step("FW", "x -> y"),
+            Pooling("maxpool_bw", "X:x G:dx Y:dy", _tile_search, IMAGE).step("IG", "x dy -> dx"),
         ),
         offered=_published,
     ),

@@ -23,9 +23,9 @@ from trainlib.ir.access import Index, Term
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array, Extent, Function, Tensors
 from trainlib.primitives.contractions.conv_options import padding_of
-from trainlib.primitives.definition import LayerPlan, NotNegative, Positive, Reference, Saved, Values
+from trainlib.primitives.definition import LayerPlan, NotNegative, Positive, Saved, Values
 from trainlib.primitives.formulas import wide
-from trainlib.primitives.lowering.axes import ONE, Area, Axes, AxesLowering, Form
+from trainlib.primitives.lowering.axes import ONE, Area, Axes, Form, FormulaLowering
 from trainlib.primitives.lowering.boxes import image_of
 from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.pieces import TileBuilder
@@ -207,7 +207,7 @@ SIZES: Mapping[str, Axes] = {"ci": ("c",), **{name: (name,) for name in ("hi", "
 """Dimensions that the sizes of the nests are of."""
 
 
-class Pooling(AxesLowering):
+class Pooling(FormulaLowering):
     """One fork per sample, channels over the cores; samples, channels, rows and columns may be cut.
 
     `buffers` are those of the arrays of `nest`; `function(op, result, read)` gives what a tile of these boxes
@@ -246,6 +246,18 @@ class Pooling(AxesLowering):
         sizes = {**SIZES, **self.windows}
         return (Placed(self.nest, self.buffers, self.formula, self.known, sizes, flags, each=True),)
 
+    def reference(self, op: Op, values: Values) -> Values:
+        """What a tile as large as the images computes, in float64, a sample at a time."""
+        rows, columns = axes_of(op.attributes)
+        results = Plane((0, rows.outputs), (0, columns.outputs))
+        read = read_by(op, results)
+        planes = (Plane((0, rows.size), (0, columns.size)), results) if "dy" in op else (results, read)
+        seen, function = wide(values), self.function(op, *planes)
+        if "x" in op:
+            seen = {**seen, "x": seen["x"][:, :, slice(*read.rows), slice(*read.columns)]}
+        made = [function(arrays) for arrays in zip(*(seen[role] for role in op.reads), strict=True)]
+        return dict(zip(op.writes, map(np.stack, zip(*made, strict=True)), strict=True))
+
     def formula(self, area: Area, build: TileBuilder) -> Function:
         """That of the boxes of a tile."""
         read = "dy" if "dy" in area.op else "x"
@@ -283,23 +295,6 @@ def _walk(op: Op, inputs: Plane, outputs: Plane, word: str) -> dict[str, int]:
         "counted": rows.kernel * columns.kernel if op.attributes["count_include_pad"] else 0,
         "place_bits": place_bits(op),
     }
-
-
-def whole(make: TileFunction) -> Reference:
-    """The untiled reference: what a tile as large as the images computes, in float64, a sample at a time."""
-
-    def reference(op: Op, values: Values) -> Values:
-        rows, columns = axes_of(op.attributes)
-        results = Plane((0, rows.outputs), (0, columns.outputs))
-        read = read_by(op, results)
-        planes = (Plane((0, rows.size), (0, columns.size)), results) if "dy" in op else (results, read)
-        seen, function = wide(values), make(op, *planes)
-        if "x" in op:
-            seen = {**seen, "x": seen["x"][:, :, slice(*read.rows), slice(*read.columns)]}
-        made = [function(arrays) for arrays in zip(*(seen[role] for role in op.reads), strict=True)]
-        return dict(zip(op.writes, map(np.stack, zip(*made, strict=True)), strict=True))
-
-    return reference
 
 
 def tile_average(op: Op, outputs: Plane, fetched: Plane) -> Function:

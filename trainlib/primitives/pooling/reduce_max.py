@@ -16,7 +16,7 @@ import numpy as np
 from configs.values import replace
 from trainlib.ir.graph import Tensor
 from trainlib.ir.steps import Array
-from trainlib.primitives.definition import DrawnInput, Example, LayerPlan, LayerPrimitive, Step
+from trainlib.primitives.definition import DrawnInput, Example, LayerPlan, LayerPrimitive
 from trainlib.primitives.elementwise.functions import first
 from trainlib.primitives.pooling.reduce_mean import AxesSchema, Reduction, reduced_plan
 
@@ -74,8 +74,8 @@ MAX = LayerPrimitive(
     schema=_Schema,
     plan=_plan(True),
     steps=(
-        Step.of("FW", "x -> y", _FORWARD.reference, _FORWARD, formula=True),
-        Step.of("IG", "x y dy -> dx", _BACKWARD.reference, _BACKWARD, formula=True),
+        _FORWARD.step("FW", "x -> y"),
+        _BACKWARD.step("IG", "x y dy -> dx"),
     ),
     examples=_examples(),
 )

@@ -26,7 +26,6 @@ from trainlib.primitives.definition import (
     LayerPrimitive,
     NotNegative,
     Shape,
-    Step,
     Values,
 )
 from trainlib.primitives.formulas import Formula, options_of
@@ -155,8 +154,8 @@ MEAN = LayerPrimitive(
     schema=AxesSchema,
     plan=_plan_mean,
     steps=(
-        Step.of("FW", "x -> y", _FORWARD.reference, _FORWARD, formula=True),
-        Step.of("IG", "dy -> dx", _BACKWARD.reference, _BACKWARD, formula=True),
+        _FORWARD.step("FW", "x -> y"),
+        _BACKWARD.step("IG", "dy -> dx"),
     ),
     examples=(
         Example({"axes": [0]}, ((12, 2),)),

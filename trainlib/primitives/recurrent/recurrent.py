@@ -72,7 +72,12 @@ class CellLoop(Struct, frozen=True):
         """The call of a tile."""
         arrays = {array: pieces[name] for array, name in self.pieces.items()}
         units = next(piece.shape[0] for array, piece in arrays.items() if array not in self.loop.parts)
-        build.loop(self.nest, arrays, self.loop, elements=units)
+        reads, writes = ([arrays[name] for name in side] for side in (self.loop.reads, self.loop.writes))
+
+        def compute(*given: Array) -> tuple[Array, ...]:
+            return tuple(self.loop.compute(dict(zip(self.loop.reads, given, strict=True))).values())
+
+        build.run(self.nest, {"elements": units}, arrays, reads, writes, compute, {"rows": self.loop})
 
     def whole(self, values: Mapping[str, Any]) -> dict[str, Array]:
         """The same of a batch [n, units], by names of pieces: the untiled reference."""

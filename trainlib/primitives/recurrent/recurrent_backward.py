@@ -9,6 +9,7 @@ from trainlib.ir.graph import Op
 from trainlib.ir.steps import Ranges, Tensors, part
 from trainlib.primitives.lowering.axes import Area, Axes
 from trainlib.primitives.lowering.calls import BATCH
+from trainlib.primitives.lowering.forks import column_sum
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.primitives.recurrent.recurrent import (
     CARRY,
@@ -135,7 +136,8 @@ class WeightGradient(RecurrentLowering):
     def compute(self, area: Area, build: TileBuilder) -> None:
         """A box of the weights, from some steps of some samples."""
         (length,), (height, count) = area.shape("steps"), area.shape(*self.kept)
-        target, *bias = (area.piece(role) for role in self.stored(area))
+        result, *bias = self.stored(area)
+        target = area.piece(result)
         turned = build.temporary("transposed", height, length)
         started = self.source == "y" and area.begins("steps")
         before = build.temporary("before", length, height) if started else None
@@ -149,10 +151,11 @@ class WeightGradient(RecurrentLowering):
                     later = Piece(part("before", 1, length), (length - 1, height))
                     build.copy(Piece(source.name, later.shape), later)
             build.transpose(before or source, turned)
-            g = area.piece(self.gradient, sample)
-            build.added_matmul(turned, g, target, term if sample else None)
-        if bias:
-            build.column_sum(area.piece(self.gradient), bias[0])
+            build.matmul(turned, area.piece(self.gradient, sample), term if term and sample else target)
+            if term and sample:
+                build.add(target, term)
+        for role in bias:
+            column_sum(self.gradient, role, (BATCH, "steps"), self.kept[1:]).run(area, build)
 
 
 class InputGradient(RecurrentLowering):

@@ -185,7 +185,7 @@ class Copy(Struct, frozen=True):
         nest, sizes, *strides = walk.nest(len(self.loops) - 1, self.matrix)
         pieces = [Piece(*each) for each in zip(names, ((), ()), starts, strides, strict=True)]
         reads = names[:1] if first or prod(walk.sizes) == prod(shape) else names
-        build.run(nest, dict(zip("XY", pieces, strict=True)), reads, names[1:], moved, **sizes)
+        build.run(nest, sizes, dict(zip("XY", pieces, strict=True)), reads, names[1:], moved)
 
 
 def _visited(array: Array, first: int, sizes: Shape, strides: Shape) -> Array:

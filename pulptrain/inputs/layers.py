@@ -28,7 +28,7 @@ from configs.model_file import (
 )
 from configs.schema import Schema, validate_values
 from configs.yaml_file import Node
-from pulptrain.given.real_values import of_python
+from pulptrain.inputs.real_values import of_python
 from trainlib.primitives.definition import LayerPrimitive, LossPrimitive, OptimizerPrimitive, Primitive
 from trainlib.registry import PRIMITIVES, is_internal
 from trainlib.training.options import GRADIENT_KEYS, GradientOptions

@@ -9,7 +9,7 @@ import numpy as np
 
 from configs.errors import InputError
 from configs.suggest import check_known
-from pulptrain.given.npz_file import WHERE
+from pulptrain.inputs.npz_file import WHERE
 from trainlib.ir.graph import FED_KINDS, KEPT_KINDS, TrainingGraph
 from trainlib.ir.numerics import rounded, widened
 from trainlib.ir.steps import Array

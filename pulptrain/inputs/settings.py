@@ -16,7 +16,7 @@ from configs.limits import check_seed
 from configs.parameters import RTL, default_codegen
 from configs.values import replace
 from configs.yaml_file import read_text
-from pulptrain.given.option import ALL, MODEL_PREFIX, SCHEDULE, AllOptions, pair
+from pulptrain.inputs.option import ALL, MODEL_PREFIX, SCHEDULE, AllOptions, pair
 from scheduler.addresses.placement import parse_placement
 from scheduler.addresses.plan_options import PlanOptions, parse_homes
 from scheduler.options import ScheduleOptions, parse_buffers, parse_resident
@@ -211,7 +211,7 @@ def with_options(timing: SocTiming, **options: Any) -> SocTiming:
 
 def set_parameters(settings: Settings) -> dict[str, str]:
     """The values of ``--set`` by path. Raises `InputError` for texts that cannot be read."""
-    return dict(pair(text, "--set", "path.to.parameter=value") for text in settings.overrides)
+    return dict(pair(text, "--set", "dma.burst_bytes=64") for text in settings.overrides)
 
 
 def schedule_options(settings: Settings, spec: ModelSpec | None = None) -> ScheduleOptions:

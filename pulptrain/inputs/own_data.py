@@ -11,7 +11,7 @@ import numpy as np
 
 from configs.errors import InputError
 from configs.model_file import OWN_DATA, ModelSpec
-from pulptrain.given.npz_file import read_values
+from pulptrain.inputs.npz_file import read_values
 from trainlib.training.samples import Samples, own_samples
 
 Data = Samples | Iterable[tuple[Any, Any]] | Mapping[str, Any] | str

@@ -12,11 +12,11 @@ from typing import Any
 
 from configs.errors import InputError
 from configs.suggest import check_known
-from pulptrain.given.option import ALL
+from pulptrain.inputs.option import ALL
 
 
 def as_fields(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of `pulptrain.given.settings.Settings` from keywords of a call; None is an option not given.
+    """Fields of `pulptrain.inputs.settings.Settings` from keywords of a call; None is an option not given.
 
     Raises `InputError` for an unknown key and for a value of another type than the option takes.
     """

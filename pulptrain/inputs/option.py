@@ -3,7 +3,7 @@
 
 Commands make their parameters of the `Option` of a key (`pulptrain.commands.parameters`), functions of Python
 take the keys as keywords of these types (``**options: Unpack[RunOptions]``), and both hand them to
-`pulptrain.given.settings.Settings`, whose fields they are. This module imports nothing slow.
+`pulptrain.inputs.settings.Settings`, whose fields they are. This module imports nothing slow.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from typing import Any, Unpack
 
 from arch.spec.timing import SocTiming
 from configs.parameters import ParameterTree, load_parameters
-from pulptrain.given.option import ChipOptions
-from pulptrain.given.real_values import as_fields
-from pulptrain.given.settings import Settings, set_parameters, soc_timing
+from pulptrain.inputs.option import ChipOptions
+from pulptrain.inputs.real_values import as_fields
+from pulptrain.inputs.settings import Settings, set_parameters, soc_timing
 from traces.text_table import Table
 
 _KIB = 1024
@@ -22,7 +22,7 @@ _KIB = 1024
 class Soc:
     """A SoC under a timing profile, checked: every value is legal.
 
-    `fields` are those of `pulptrain.given.settings.Settings` that make it; `timing` has every value of it.
+    `fields` are those of `pulptrain.inputs.settings.Settings` that make it; `timing` has every value of it.
     """
 
     fields: Mapping[str, Any]
