@@ -221,7 +221,7 @@ def test_rows_are_chosen_by_column_but_all_are_checked(tmp_path: Path) -> None:
     ]
     with pytest.raises(InputError, match="no column 'kernal'"):
         read_cases(path, mm.COLUMNS, [parse_selection("kernal=mm")])
-    with pytest.raises(InputError, match="the file has no rows of measurements") as caught:
+    with pytest.raises(InputError, match="the file has no matching rows") as caught:
         read_cases(path, mm.COLUMNS, [parse_selection("kernel=mn"), parse_selection("id=r1")])
     assert caught.value.cure == "use another --where: kernel is one of 'mm', 'mm_u2'; id is one of 'r1', 'r2'"
     bad = mm_file(tmp_path, MM_ROW.replace(",8,8,8,", ",8,x,8,"), other)
@@ -276,7 +276,11 @@ def test_a_row_with_two_measured_times_is_two_cases() -> None:
         ("micro", {"group": "cluster_pe0", "name": "nopp", "n": 1}, "no operation 'nopp'"),
         ("micro", {"group": "cluster", "name": "nop", "n": 1}, "group 'cluster' has no operation"),
         ("micro", {"group": "sync", "name": "mutex", "n": 1, "cores": 2}, "no row 'mutex'"),
-        ("micro", {"group": "sync", "name": "mutex_lock_unlock_min", "n": 1, "cores": 1}, "cold instruction caches"),
+        (
+            "micro",
+            {"group": "sync", "name": "mutex_lock_unlock_min", "n": 1, "cores": 1},
+            "cold instruction caches",
+        ),
         (
             "dma",
             {"test": "1d_queued", "bytes": 4, "queued": 1 << 30},
