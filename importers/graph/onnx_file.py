@@ -350,11 +350,11 @@ def _sorted(nodes: Sequence[OnnxNode], given: set[str], where: str) -> tuple[Onn
     for node in nodes:
         for name in filter(None, node.outputs):
             if name in writer or name in given:
-                other = f"node '{writer[name].name}'" if name in writer else "an input or initializer"
+                other = f"that of node '{writer[name].name}'" if name in writer else "an input or initializer"
                 raise _wrong(
-                    f"'{name}' is also written by {other}",
+                    f"its output '{name}' has the same name as {other}",
                     f"{where}: node '{node.name}'",
-                    "rename one of the two",
+                    "give this output another name, also where it is read",
                 )
             writer[name] = node
     place = {node.name: number for number, node in enumerate(nodes)}

@@ -366,8 +366,8 @@ def scattered(site: Site, base: Any, source: Any, where: Sequence[Array], *, add
         raise CannotTakeError("scattering twice to one place is not supported", "use each place once")
     if elements(source.shape) != flat.size:
         raise CannotTakeError(
-            f"{elements(source.shape)} elements are scattered to {flat.size} places",
-            "use one index per element",
+            f"{elements(source.shape)} elements are scattered, but there are indices for {flat.size}",
+            "use as many indices as elements",
         )
     source = as_view(site, source, like, "_source")
     if adds:

@@ -101,7 +101,7 @@ def command(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Compile a quantised ONNX model for the BARVINN accelerator, execute it and check every bit."""
+    """Compile a quantised ONNX model for BARVINN (matrix-vector units), run it and compare with NumPy."""
     with telling(f"executing {model}", show=not (quiet or as_json)) as teller:
 
         def progress(done: int, jobs: int) -> None:

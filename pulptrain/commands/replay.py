@@ -46,7 +46,7 @@ def command(
     quiet: options.Quiet = False,
     **machine: Any,
 ) -> None:
-    """Train graphs that come with golden values, and compare losses, weights and gradients.
+    """Run ONNX training graphs that come with golden values, and compare losses, weights and gradients.
 
     Exit code 0 if all are right or not decidable (rounding could hide a defect), 5 if any is wrong, 1 if any
     failed, 2 if any cannot be read.

@@ -86,7 +86,7 @@ def command(
     """Predict the cycles of measured cases and print the prediction errors.
 
     Errors are (predicted - measured) / measured. A row with several measured times (icache: cold, warm;
-    overlap: kernel, transfers) counts as several cases, named ID:MEASURE; the column "measure" names it.
+    overlap: kernel, transfers) gives several cases, named ID:MEASURE.
     Exit code 2: a row cannot be read or predicted; the message names file and line. 130: Ctrl-C; the figures
     cover the rows done so far.
     """

@@ -93,8 +93,11 @@ def test_an_input_may_be_given_another_shape(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"nodes": [node("Relu", ["a"], ["y"]), node("Relu", ["y"], ["a"])]}, "a cycle: "),
-        ({"nodes": [node("Relu", ["x"], ["y"]), node("Relu", ["x"], ["y"])]}, "'y' is also written by node"),
-        ({"nodes": [node("Relu", ["x"], ["x"])]}, "'x' is also written by an input"),
+        (
+            {"nodes": [node("Relu", ["x"], ["y"]), node("Relu", ["x"], ["y"])]},
+            "'y' has the same name as that of node",
+        ),
+        ({"nodes": [node("Relu", ["x"], ["x"])]}, "'x' has the same name as an input"),
         ({"nodes": [node("Relu", ["nobody"], ["y"])]}, "reads 'nobody', which no node writes"),
         ({"nodes": [node("Relu", ["x"], ["z"])]}, "no node writes output 'y' of the graph"),
         ({"inputs": [X, X]}, "two inputs have the name 'x'"),

@@ -405,14 +405,14 @@ def test_a_batch_norm_of_any_opset_is_that_of_pytorch(
     ("op", "index", "message"),
     [
         ("GatherND", [[1, 2], [0, 2]], "the indices are not the same for all samples"),
-        ("GatherND", [[1, 2, 0, 3]], "do not fit"),
+        ("GatherND", [[1, 2, 0, 3]], "does not fit"),
         ("GatherND", [[0, 4], [1, 4]], "outside the dimension"),
-        ("GatherElements", [3, 0], "do not fit"),
-        ("GatherElements", np.zeros((2, 5, 5), int), "do not fit"),
+        ("GatherElements", [3, 0], "does not fit"),
+        ("GatherElements", np.zeros((2, 5, 5), int), "does not fit"),
         ("ScatterND", [[0, 1], [0, 1]], "scattering twice to one place"),
-        ("ScatterND", [[0, 1, 1, 1]], "do not fit"),
-        ("ScatterElements", [0], "do not fit"),
-        ("ScatterElements", [[[1]]], "elements are scattered to 1 places"),
+        ("ScatterND", [[0, 1, 1, 1]], "does not fit"),
+        ("ScatterElements", [0], "does not fit"),
+        ("ScatterElements", [[[1]]], "elements are scattered, but there are indices for 1"),
     ],
 )
 def test_indices_that_no_slice_follows_are_refused(op: str, index: Any, message: str, tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def _parameters(case: Case) -> tuple[int, ...]:
     """ci, hi (= wi), hk (= wk), stride, pad, and whether it is HWC."""
     text = case.text("parameters")
     if re.fullmatch(r"\d{1,6}(x\d{1,6}){5}", text) is None:
-        raise case.error(f"cannot read parameters '{text}'", "write the parameters as 8x8x3x1x0x0")
+        raise case.error(f"parameters '{text}' are not CIxHIxHKxSTRIDExPADxHWC", "write e.g. 8x8x3x1x0x0")
     ci, hi, hk, stride, pad, hwc = (int(part) for part in text.split("x"))
     if stride < 1 or not 1 <= hk <= hi + 2 * pad or ci < 1:
         raise case.error(f"parameters '{text}' do not describe an image", "use sizes of 1 or more")
