@@ -190,7 +190,7 @@ def test_sums_shorter_than_the_extra_cycles() -> None:
         shape, np.ones((64, 64, 1, 1), np.int64), bits=(1, 1, 1), signed=(False, False), bias=np.arange(64)
     )
     ones = np.ones((64, 2, 2), np.int64)
-    with pytest.raises(UnsupportedLayerError, match="result comes every 1 cycles") as caught:
+    with pytest.raises(UnsupportedLayerError, match="computes a result every 1 cycles") as caught:
         executed([point], ones, timing=published())
     assert "--behaviour documented" in str(caught.value.cure)
     assert (executed([point], ones)[0] == outputs([point], ones)[0]).all()

@@ -137,7 +137,7 @@ def test_layers_know_their_lines(tmp_path):
             "  - {name: fc, type: linear, out_features: 2}\n  - {name: act, type: relu}\n",
             "  []\n",
             8,
-            "needs an entry",
+            "is a list without entries, but needs one",
         ),
     ],
 )

@@ -121,7 +121,7 @@ def test_what_is_added_turn_by_turn_gives_the_values(steps: list[int], times: in
     ("options", "status", "message"),
     [
         (["--form", "tabels"], 2, "unknown form 'tabels'"),
-        (["--form", "tables", "--soc", "stm32l4"], 2, "which its DMA cannot read"),
+        (["--form", "tables", "--soc", "stm32l4"], 2, "which the DMA of this chip cannot read"),
         (["--form", "tables", "--l1", "11KiB"], 3, "tables of two ops"),
         (["--form", "tables", "--set", "dma.transfer_ids=1"], 2, "one ID for tables"),
     ],

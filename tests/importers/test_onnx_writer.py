@@ -501,8 +501,8 @@ def test_layers_without_a_form_are_listed_and_nothing_is_written(
     assert run(["convert", "net.yaml", "net.onnx"]) == 2
     said = capsys.readouterr().err
     assert "3 of 4 layers have no equivalent in ONNX" in said
-    assert "fc: linear of shape [1, 4, 4] (net.yaml:6): ONNX has no op for adapters; try:" in said
-    assert "squash: tanh of shape [1, 4, 4] (net.yaml:7): form: pulp_fastexp has no ONNX op; try:" in said
+    assert "fc (linear of shape [1, 4, 4], net.yaml:6): ONNX has no op for adapters; try:" in said
+    assert "squash (tanh of shape [1, 4, 4], net.yaml:7): form: pulp_fastexp has no ONNX op; try:" in said
     assert "exponential: taylor has no ONNX op; try: set exponential: exact" in said
     assert not Path("net.onnx").exists()
     assert run(["convert", "simple-mlp", "net.txt"]) == 2

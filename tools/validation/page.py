@@ -371,7 +371,7 @@ def _refused(done: Mapping[str, Validation]) -> list[str]:
         )
         for reason, count in sorted(reasons.items()):
             lines.append(_row((name, str(count), reason)))
-    return ["", "### Rows without a model", "", *_head(("set", "rows", "why")), *lines] if lines else []
+    return ["", "## Rows without a model", "", *_head(("set", "rows", "why")), *lines] if lines else []
 
 
 def _number(value: Any) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import re
 import shlex
 
 import pytest
@@ -19,6 +18,7 @@ from configs.library import list_names
 from pulptrain.__main__ import run
 from pulptrain.commands.completion import completes
 from shared.paths import TESTS
+from shared.rounding import without_rounding
 
 FOLDER = TESTS / "transcripts"
 WIDTHS = (80, 100, 160)
@@ -51,11 +51,6 @@ def transcript(command: str, width: int) -> str:
         if before is not None:
             os.environ["COLUMNS"] = before
     return out.getvalue()
-
-
-def without_rounding(text: str) -> str:
-    """The text without what depends on the order in which this machine's BLAS adds, in its last digits."""
-    return re.sub(r"^(numbers|loss)  .*\n(?: .*\n)*", r"\1\n", text, flags=re.MULTILINE)
 
 
 @pytest.mark.needs_torch

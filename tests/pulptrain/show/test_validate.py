@@ -254,7 +254,7 @@ def test_rows_that_cannot_be_predicted_are_listed_and_the_others_counted(
     assert run([*MICRO_ROWS, *only, "--json"]) == 2
     stopped = capsys.readouterr()
     assert stopped.out == ""
-    assert stopped.err.count("cold caches") == 1, "without the option the first row ends it"
+    assert stopped.err.count("cold instruction caches") == 1, "without the option the first row ends it"
     assert run([*MICRO_ROWS, *only, "--json", "--keep-going"]) == 2
     captured = capsys.readouterr()
     report = json.loads(captured.out)

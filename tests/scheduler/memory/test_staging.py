@@ -142,7 +142,8 @@ def test_training_goes_on_with_weights_in_l3() -> None:
     tight = run_model("digits-cnn", Settings(l2="50KiB", icache="warm", homes=homes), iterations=30).summary[
         "training"
     ]
-    assert tight["last_loss"] == ample["last_loss"]
+    # Tiles differ, and so may the order in which BLAS adds: equal bits depend on the processor.
+    assert tight["last_loss"] == pytest.approx(ample["last_loss"], rel=1e-6)
 
 
 def test_a_forced_home_is_where_the_tensor_is_put_and_found() -> None:

@@ -36,7 +36,7 @@ def test_every_codegen_has_every_loop_and_fp32_kernel_and_all_of_them_can_be_rea
     assert all(LIBRARY.header(COMPILED, name).element_bytes == 2 for name in missing)
     for name in LIBRARY.kernel_names(codegen):
         kernel = LIBRARY.kernel(codegen, name)
-        assert kernel.codegen == codegen
+        assert kernel.header.codegen == codegen
 
 
 def test_a_kernel_of_the_base_was_not_measured_where_the_profile_says_so() -> None:

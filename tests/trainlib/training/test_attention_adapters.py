@@ -117,7 +117,7 @@ def test_only_the_projections_named_have_one(tmp_path: Path) -> None:
     ("adapter", "message"),
     [
         ("{rank: 2, projections: [q, w]}", r"form\.yaml:11: .*projections.*'q', 'k', 'v' or 'o'"),
-        ("{rank: 2, projections: []}", r"form\.yaml:11: .*projections.*needs an entry"),
+        ("{rank: 2, projections: []}", r"form\.yaml:11: .*projections.*without entries"),
         ("{rank: 2, projections: [q, q]}", r"form\.yaml:11: .*projections.*twice"),
         ("{rank: 0}", r"form\.yaml:11: .*rank"),
         ("{rank: 2}, trainable: [wq]", r"'trainable' cannot be used with 'adapter'"),

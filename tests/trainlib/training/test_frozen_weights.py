@@ -141,7 +141,7 @@ def test_own_values_are_stored_as_the_model_says(tmp_path: Path) -> None:
                 "{name: last, type: linear, out_features: 32, weights_of: frozen}",
             ),
             "",
-            r"shares frozen.weight, .* of int8, cannot need .* of float32",
+            r"needs a weight .* float32, but the shared frozen.weight has .* int8",
         ),
     ],
 )
