@@ -354,7 +354,7 @@ def _check_type(parameter: Parameter, kind: type) -> None:
         raise ConfigError(
             f"parameter '{parameter.path}' is '{value}' ({parameter.unit}), but must be {_KINDS[kind]}",
             where=parameter.where,
-            cure=f"write {_KINDS[kind]}, in the unit {parameter.unit}",
+            cure=f"write {_KINDS[kind]}" + f", in the unit {parameter.unit}" * (kind in (int, float)),
         )
 
 

@@ -232,7 +232,7 @@ class Symbol(NDArrayOperatorsMixin):
 
 def _refused(what: str) -> InputError:
     return InputError(
-        f"deploy cannot translate a formula with {what} to C", cure=f"extend {__name__}, or write the C code"
+        f"deploy cannot translate a formula with {what} to C", cure=f"use another layer, or extend {__name__}"
     )
 
 

@@ -264,12 +264,12 @@ def _external(proto: onnx.TensorProto, size_bytes: int, file: Path, where: str) 
             raise _wrong(
                 f"the tensor is stored in {location!r}, which is not a file in the folder of the model",
                 where,
-                f"move {location!r} to {str(file.parent)!r}",
+                "save the model again, with its tensors in a file beside it",
             )
         if length != size_bytes or offset < 0 or offset + length > target.stat().st_size:
             raise _wrong(
-                f"the tensor needs {size_bytes} B, expects {length} B in {location!r} from byte {offset}, "
-                f"but the file has {target.stat().st_size} B",
+                f"the tensor needs {size_bytes} B; the model says: {length} B from byte {offset} of "
+                f"{location!r}, a file of {target.stat().st_size} B",
                 where,
             )
         with target.open("rb") as stream:

@@ -48,8 +48,8 @@ def command(
 ) -> None:
     """Run ONNX training graphs that come with golden values, and compare losses, weights and gradients.
 
-    Exit code 0 if all are right or not decidable (rounding could hide a defect), 5 if any is wrong, 1 if any
-    failed, 2 if any cannot be read.
+    Exit code 0: all graphs are right, or not decidable (rounding could hide a defect). 5: a value is wrong.
+    1: a graph does not fit into the memories, or its simulation stopped. 2: it cannot be read or imported.
     """
     if learning_rate is not None and not 0 < learning_rate < float("inf"):
         raise InputError(

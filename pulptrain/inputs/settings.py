@@ -260,7 +260,7 @@ def _tile(text: str) -> tuple[str, dict[str, int]]:
         name, separator, size = part.partition(":")
         if not separator or not (size.strip().isascii() and size.strip().isdigit() and len(size) < 19):
             raise InputError(
-                f"{part!r} in {text!r} is not DIMENSION:SIZE",
+                f"{part!r} in {text!r} is not DIMENSION:SIZE with a size of at most 18 digits",
                 where="--tile",
                 cure="write e.g. conv2.FW=co:8,ho:3",
             )

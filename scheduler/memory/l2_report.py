@@ -51,7 +51,7 @@ def too_small(
     names = [*(item.name for item in graph.ops), "the end"]
     what = "the tensors of the model"
     if op is not None:
-        what = f"op {names[op]}, even with all tensors in L3 that the op does not use"
+        what = f"op {names[op]}, even if every other tensor that may be in L3 is there"
     return DoesNotFitError(
         level,
         required_bytes,

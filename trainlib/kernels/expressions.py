@@ -182,7 +182,7 @@ def _names(node: ast.expr) -> frozenset[str]:
 def _tree(text: str) -> ast.expr:
     if len(text) > LONGEST:
         raise ConfigError(
-            f"the expression has {len(text)} characters, above the limit of {LONGEST}",
+            f"the expression '{text[:30]}...' has {len(text)} characters, above the limit of {LONGEST}",
             cure=f"use at most {LONGEST} characters",
         )
     try:
@@ -192,7 +192,7 @@ def _tree(text: str) -> ast.expr:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and type(node.value) is int and node.value > LARGEST_INTEGER:
             raise ConfigError(
-                f"the expression has a number above the limit of {LARGEST_INTEGER}",
+                f"'{text}' has a number above the limit of {LARGEST_INTEGER}",
                 cure="use a smaller number",
             )
     return tree

@@ -56,7 +56,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
             f"cannot multiply {tuple(left)} by {tuple(right)}: the first has {left[-1]} columns, the "
             f"second {inner} rows",
             where=where,
-            cure="set transpose_b: true if the second input is stored transposed",
+            cure=f"use a second input of {left[-1]} rows (with transpose_b: true: of {left[-1]} columns)",
         )
     try:
         leading = np.broadcast_shapes(tuple(left[:-2]), tuple(right[:-2]))
