@@ -198,8 +198,8 @@ def test_the_page_states_targets_sets_fits_and_gaps() -> None:
     for heading in (
         "Goals and results",
         "Best MAC per cycle",
-        "What was read off which rows",
-        "What is not modelled",
+        "Which rows set parameters",
+        "Effects that are not modelled",
     ):
         assert f"## {heading}" in text
     assert "near |" in text, "the rows of micro also per operation"
