@@ -296,8 +296,9 @@ def _lives(process: int) -> bool:
 def _cannot_be_written(error: Exception, where: str, name: str = "") -> InputError:
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     what = f"cannot write to {name!r}" if name and name != where else "cannot be written"
-    cure = "create the folder first, or use one that exists"
-    cure = cure if isinstance(error, FileNotFoundError) else _ANOTHER_PLACE
-    is_file = isinstance(error, FileExistsError | NotADirectoryError)
-    cure = "use the name of a folder, not of a file" if is_file else cure
+    cure = _ANOTHER_PLACE
+    if isinstance(error, FileNotFoundError):
+        cure = "create the folder first, or use one that exists"
+    elif isinstance(error, FileExistsError | NotADirectoryError):
+        cure = "use the name of a folder, not of a file"
     return InputError(f"{what}: {reason}", where=where, cure=cure)

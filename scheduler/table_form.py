@@ -36,7 +36,7 @@ def table_of(op: OpActions, sizes: Sizes) -> tuple[int, int]:
 
     def of(nodes: Sequence[Node], around: tuple[Loop, ...]) -> tuple[int, int]:
         size_bytes = walk_cycles = 0
-        for node, *_ in in_records(nodes, _is_wait):
+        for node, *_ in in_records(nodes, is_wait):
             if isinstance(node, Loop):
                 more_bytes, more_cycles = of(node.body, (*around, node))
                 size_bytes += known["loop"] + more_bytes
@@ -46,7 +46,7 @@ def table_of(op: OpActions, sizes: Sizes) -> tuple[int, int]:
             word, words = node.form[0], 0
             if word == "fork":
                 words = sizes["arguments"].get(node.form[1], known["arguments"])
-            changes = _changes(op, node, around)
+            changes = changes_of(op, node, around)
             size_bytes += known[word] + 4 * (words + -(-words // 32) + sum(changes))
             walk_cycles += cycles[word] + cycles["changed"] * len(changes)
         return size_bytes, walk_cycles
@@ -55,14 +55,15 @@ def table_of(op: OpActions, sizes: Sizes) -> tuple[int, int]:
     return align(known["op"] + size_bytes), cycles["op"] + walk_cycles
 
 
-def _changes(op: OpActions, leaf: Leaf, around: Sequence[Loop]) -> list[int]:
+def changes_of(op: OpActions, leaf: Leaf, around: Sequence[Loop]) -> list[int]:
     """Words of a loop's end for each word of a record that it changes."""
     turns = [op.numbers[place] for place in places_of(leaf, around).flat] if around else []
     found = [runs for row in zip(*turns, strict=False) if (runs := runs_of(np.array(row)))]
     return [2 if len(runs) == 1 else 4 + 2 * len(runs) for runs in found]
 
 
-def _is_wait(form: Hashable) -> bool:
+def is_wait(form: Hashable) -> bool:
+    """Whether a statement waits: a record has several waits."""
     return isinstance(form, tuple) and form[0] == "wait"
 
 

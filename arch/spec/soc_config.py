@@ -351,10 +351,11 @@ def _check_type(parameter: Parameter, kind: type) -> None:
     value = parameter.value
     fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
     if not fits or (isinstance(value, bool) and kind is not bool):
+        in_unit = f", in the unit {parameter.unit}" if kind in (int, float) else ""
         raise ConfigError(
             f"parameter '{parameter.path}' is '{value}' ({parameter.unit}), but must be {_KINDS[kind]}",
             where=parameter.where,
-            cure=f"write {_KINDS[kind]}" + f", in the unit {parameter.unit}" * (kind in (int, float)),
+            cure=f"write {_KINDS[kind]}{in_unit}",
         )
 
 

@@ -16,8 +16,7 @@ from deploy.project.network_files import NetworkProgram, network_c, network_h, p
 from deploy.project.recorded import Recorded
 from scheduler.code_in_l2 import without_code
 from scheduler.planned import Schedule
-from scheduler.programs.program_code import code_by_part, ops_of
-from scheduler.tiles.code_sizes import shipped_sizes
+from scheduler.programs.program_code import code_by_part
 from trainlib.ir.varying import Varying
 
 LEVELS = ("l1", "l2", "l3")
@@ -84,7 +83,7 @@ def project_of(
         sum(loops_of(item.nodes) for item in statements),
         len(recorded.totals),
         {
-            **code_by_part([op for one in schedules for op in ops_of(one.program.actions)], shipped_sizes()),
+            **code_by_part([schedule.program.actions for schedule in schedules]),
             "tables": {
                 program.statements.ops[number].op.name: 4 * (op.words + len(op.constants))
                 for program in programs

@@ -264,7 +264,7 @@ def _external(proto: onnx.TensorProto, size_bytes: int, file: Path, where: str) 
             raise _wrong(
                 f"the tensor is stored in {location!r}, which is not a file in the folder of the model",
                 where,
-                "save the model again, with its tensors in a file beside it",
+                "save the model again, with its tensors in a file of its folder",
             )
         if length != size_bytes or offset < 0 or offset + length > target.stat().st_size:
             raise _wrong(

@@ -248,8 +248,10 @@ def ops_of(actions: Sequence[Action]) -> list[OpActions]:
     ]
 
 
-def code_by_part(ops: Sequence[OpActions], sizes: Sizes) -> dict[str, dict[str, int]]:
-    """Bytes of the code of all ops by the rule: functions of ops, kernels, the platform, the walk."""
+def code_by_part(programs: Sequence[Sequence[Action]]) -> dict[str, dict[str, int]]:
+    """Bytes of the code of programs by the rule: functions of ops, kernels, the platform, the walk."""
+    sizes = shipped_sizes()
+    ops = [op for actions in programs for op in ops_of(actions)]
     computes = [each for op in ops for each in op.actions if isinstance(each, Compute)]
     teams = {each.team.kernel: each.team for each in computes}.values()
     return {

@@ -99,8 +99,8 @@ class Lost:
         size_bytes = functions_bytes(ops)
         lost_share = 1 - _survives(timing, size_bytes + beside_bytes)
         self.is_walked = timing.l1.tables_bytes > 0 and lost_share >= MOST
-        """Whether ops are tables, with those of the programs beside: if most of their code would be lost as
-        functions. Below that the walk costs more than it saves. Tiles are chosen by it, so none are asked."""
+        """Whether ops are tables: if most code of the programs would be lost as functions. Below that the
+        walk costs more than it saves. Tiles are chosen after this decision, so it cannot depend on them."""
         if self.is_walked:
             size_bytes += sum(sizes["walk"].values()) - sum(op.size_bytes for op in ops)
         self._survives = _survives(timing, size_bytes)

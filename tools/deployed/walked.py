@@ -14,7 +14,7 @@ from arch.spec.program import DmaStart
 from arch.spec.soc_config import load_soc
 from scheduler.programs.program_code import TABLE, OpActions
 from scheduler.programs.rolling import Loop, Node, in_records
-from scheduler.table_form import _changes, _is_wait
+from scheduler.table_form import changes_of, is_wait
 from scheduler.tiles.code_sizes import INSTRUCTION_BYTES, shipped_sizes
 from tools.deployed.counted import SOC
 from tools.pages.page import table
@@ -29,7 +29,7 @@ def records_of(op: OpActions) -> dict[str, int]:
     found = Counter(op=1, fetch=sum(_is_fetch(each, number) for number, each in enumerate(op.actions)))
 
     def count(nodes: Sequence[Node], around: tuple[Loop, ...], times: int) -> None:
-        for node, *more in in_records(nodes, _is_wait):
+        for node, *more in in_records(nodes, is_wait):
             if isinstance(node, Loop):
                 found["loop"] += times * node.count
                 count(node.body, (*around, node), times * node.count)
@@ -40,7 +40,7 @@ def records_of(op: OpActions) -> dict[str, int]:
             if word == "wait":
                 found["waits"] += times * (1 + len(more))
             found["alone"] += times * (node.form == (word, node.form[1], False) and word == "fork")
-            found["changed"] += times * len(_changes(op, node, around))
+            found["changed"] += times * len(changes_of(op, node, around))
 
     count(op.table_nodes, (), 1)
     return dict(found)
@@ -90,10 +90,16 @@ ENOUGH = 5
 """Tables that have a kind of record."""
 
 KINDS = {
-    **{"op": "begin and end of a table", "transfer_1d": "transfer", "transfer_2d": "transfer of lines"},
-    **{"wait": "record of waits", "waits": "each of its waits", "fork": "fork"},
-    **{"alone": "call of core 0 alone, more than a fork", "fetch": "fetch of tables"},
-    **{"loop": "turn of a loop", "changed": "word that it changes"},
+    "op": "begin and end of a table",
+    "transfer_1d": "transfer",
+    "transfer_2d": "transfer of lines",
+    "wait": "record of waits",
+    "waits": "each of its waits",
+    "fork": "fork",
+    "alone": "call of core 0 alone, more than a fork",
+    "fetch": "fetch of tables",
+    "loop": "turn of a loop",
+    "changed": "word that it changes",
 }
 
 

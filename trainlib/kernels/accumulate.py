@@ -94,9 +94,7 @@ class _Rewriter:
         for place, load in zip(taken, loads, strict=False):
             cleared = result[place]
             into = cleared.instruction.dst if isinstance(cleared, Code) else -1
-            if into >= 0:
-                load = replace(load, instruction=replace(load.instruction, dst=into))  # noqa: PLW2901
-            result[place] = load
+            result[place] = _into(load, into) if into >= 0 else load
         result[at:at] = loads[len(taken) :]
         return result
 
@@ -122,6 +120,10 @@ class _Rewriter:
             else:
                 result.append(node)
         return result
+
+
+def _into(load: Code, register: int) -> Code:
+    return replace(load, instruction=replace(load.instruction, dst=register))
 
 
 def _over_k(node: NestNode) -> bool:

@@ -48,8 +48,8 @@ def nest_evidence(codegen: str, name: str, library: KernelLibrary = LIBRARY) -> 
     if origin.name and nest_evidence(origin.codegen, origin.name, library).label != ESTIMATED:
         described = library.has_rows(codegen) if origin.how in (OWN, CHANGED) else True
         if origin.how == NARROWED and origin.element_bytes == 1:
-            made = codes(library.kernel(codegen, name).expander.nest.body)
-            described = not any(code.instruction.op in (*FPU_OPS, Op.FDIV) for code in made)
+            executed = codes(library.kernel(codegen, name).expander.nest.body)
+            described = not any(code.instruction.op in (*FPU_OPS, Op.FDIV) for code in executed)
     return NestEvidence(
         DESCRIBED if described else ESTIMATED, rows_of=codegen if fitted else "", fitted=fitted
     )

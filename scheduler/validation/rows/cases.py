@@ -173,7 +173,8 @@ def read_cases(
     if not cases and not unreadable:
         cure = "; ".join(f"{column} is one of {_some(values)}" for column, values in there.items())
         cure = f"use another --where: {cure}" if selections else "add a row per measurement"
-        raise InputError(f"the file has no {'matching ' * bool(selections)}rows", where=str(path), cure=cure)
+        what = "no row of the file matches" if selections else "the file has no rows of measurements"
+        raise InputError(what, where=str(path), cure=cure)
     return tuple(cases)
 
 

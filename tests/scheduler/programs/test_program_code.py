@@ -17,7 +17,7 @@ from configs.errors import DoesNotFitError
 from configs.values import replace
 from pulptrain.__main__ import run
 from pulptrain.inputs.settings import Settings, soc_timing
-from scheduler.programs.program_code import CODE, code_by_part, ops_of, with_code
+from scheduler.programs.program_code import CODE, code_by_part, with_code
 from scheduler.tiles.code_sizes import shipped_sizes
 from shared.kept_plans import prepare
 
@@ -78,11 +78,11 @@ def test_kernels_and_platform_lie_behind_the_ops_and_have_the_sizes_compiled() -
 
 @pytest.mark.parametrize("form", FORMS)
 def test_parts_of_the_code_add_up_to_all_of_it(form: str) -> None:
-    """By the sum without places ops are tables or functions (`scheduler.table_form.with_tables`)."""
+    """What `deploy --json` lists is what a run fetches."""
     program = prepare("tutorial-cnn", replace(SETTINGS, form=form)).schedule.program
     code = with_code(program).code
     assert code is not None
-    parts = code_by_part(ops_of(program.actions), shipped_sizes())
+    parts = code_by_part([program.actions])
     assert bool(parts["walk"]) == (form == "tables")
     assert sum(sum(part.values()) for part in parts.values()) == code.size_bytes
 

@@ -221,7 +221,7 @@ def test_rows_are_chosen_by_column_but_all_are_checked(tmp_path: Path) -> None:
     ]
     with pytest.raises(InputError, match="no column 'kernal'"):
         read_cases(path, mm.COLUMNS, [parse_selection("kernal=mm")])
-    with pytest.raises(InputError, match="the file has no matching rows") as caught:
+    with pytest.raises(InputError, match="no row of the file matches") as caught:
         read_cases(path, mm.COLUMNS, [parse_selection("kernel=mn"), parse_selection("id=r1")])
     assert caught.value.cure == "use another --where: kernel is one of 'mm', 'mm_u2'; id is one of 'r1', 'r2'"
     bad = mm_file(tmp_path, MM_ROW.replace(",8,8,8,", ",8,x,8,"), other)

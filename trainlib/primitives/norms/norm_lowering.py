@@ -320,7 +320,11 @@ class _Half(NormLowering):
 
 RMS = _Half("rmsnorm_sum", "X:x R:inv_std", formulas.inverse_of_squares, "x -> inv_std")
 APPLY = _Half(
-    *("rmsnorm_scale", "X:x Y:y W:w R:inv_std", formulas.normalised, "x inv_std mean w b -> y"), across=True
+    "rmsnorm_scale",
+    "X:x Y:y W:w R:inv_std",
+    formulas.normalised,
+    "x inv_std mean w b -> y",
+    across=True,
 )
 
 
