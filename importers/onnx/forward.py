@@ -291,7 +291,7 @@ class ForwardReader:
         tensor = self.graph.tensor(name)
         several = len(self.graph.inputs) > 1
         if not tensor.is_static or min(tensor.sizes, default=0) < 1:
-            cure = "use --input SIZES, batch first"
+            cure = "use --input SIZES, batch first, e.g. --input 1,3,32,32"
             raise self._wrong(f"input '{name}' has the shape {tensor.shape_text}", cure)
         sizes, at = tensor.sizes, self.batch_dim
         if at is None:

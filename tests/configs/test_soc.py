@@ -163,7 +163,7 @@ def test_refused_options(options, where, message):
         ("core.jump_stall_cycles", "-1", "at least 0"),
         ("dma.outstanding_bursts", "0", "at least 1"),
         ("clock.soc_hz", "0", "at least 1"),
-        ("l3.bytes_per_peripheral_cycle", "0", "above 0"),
+        ("l3.bytes_per_peripheral_cycle", "0", "must be 0.001 or more"),
         ("l2.link_bytes_per_cycle", "-8", "at least 0"),
         ("l2.link_bytes_per_cycle", "2.5", "must be a whole number"),
         ("l1.banks", "65536", "must be at most 32768"),
@@ -180,7 +180,7 @@ def test_refused_options(options, where, message):
         ("icache.private_bytes", "3", "icache.private_bytes = 3 must be 16 (icache.line_bytes) x"),
         ("icache.line_bytes", "1024", "icache.private_bytes = 512 must be 1024 (icache.line_bytes) x"),
         ("dma.l1_bytes_per_cycle", "7", "must be a multiple of l1.word_bytes = 4"),
-        ("event_unit.mutexes", "8", "try: use one of event_unit: barrier_wake_cycles"),
+        ("event_unit.mutexes", "8", "try: use one of event_unit.barrier_wake_cycles"),
     ],
 )
 def test_refused_values(path, value, message):

@@ -42,7 +42,9 @@ _STRATEGY = DirectLoops()
 
 
 def _published(result: str) -> dict[str, Variant]:
-    return {AS_PUBLISHED: Variant(convolution_step(result, DirectLoops(published=True)), published_depthwise)}
+    needs = "stride 1, padding 0, dilation 1 and CHW"
+    step = convolution_step(result, DirectLoops(published=True))
+    return {AS_PUBLISHED: Variant(step, published_depthwise, needs)}
 
 
 PRIMITIVE = LayerPrimitive(
