@@ -60,7 +60,7 @@ CHOICE = KernelChoice("", CODEGEN)
 def iterate(graph: TrainingGraph, kept: dict, fed: dict, *, tiles: random.Random | None = None) -> tuple:
     """(kept values afterwards, all values): one iteration by the references, or by tiles of random sizes."""
     known = {**kept, **fed}
-    known = evaluate(graph, {name: known[name] for name in graph.given})
+    known = evaluate(graph, {name: known[name] for name in graph.needed_values})
     if tiles is not None:
         for op in graph.ops:
             sizes = random_sizes(op, graph.tensors, tiles)
@@ -135,7 +135,9 @@ def test_only_the_last_tile_counts_the_step_so_that_no_tile_reads_the_new_count(
 def test_bias_correction_makes_the_first_step_as_long_as_the_learning_rate() -> None:
     graph = build_update_graph("adam", {"learning_rate": 0.01}, (2,))
     kept = {
-        key: np.zeros_like(initial_value(graph.tensors[key], 0)) for key in graph.given if key != "w.grad"
+        key: np.zeros_like(initial_value(graph.tensors[key], 0))
+        for key in graph.needed_values
+        if key != "w.grad"
     }
     kept, _ = iterate(graph, kept, {"w.grad": np.array([1e-3, -50], np.float32)})
     np.testing.assert_allclose(kept["w"], [-0.01, 0.01], rtol=1e-4)
