@@ -58,7 +58,7 @@ def kept_in(monkeypatch):
     code = {
         path.name: path.read_bytes()
         for folder in window_object._folders()
-        for path in folder.glob(f"window_{window_object._made_of()}_*.o")
+        for path in folder.glob(f"window_{window_object._checksum()}_*.o")
     }
 
     def keep(*folders: Path) -> None:

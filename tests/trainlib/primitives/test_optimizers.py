@@ -205,10 +205,10 @@ def test_accumulated_mini_batches_train_as_one_batch(steps: int, tiled: bool) ->
         one, _ = iterate(whole, one, {"input": inputs[chunk], "label": labels[chunk]})
         for number in range(steps):
             few = slice(chunk.start + 2 * number, chunk.start + 2 * number + 2)
-            kept = {name: parts[name] for name in gradients.given if name in parts}
+            kept = {name: parts[name] for name in gradients.needed_values if name in parts}
             kept, _ = iterate(gradients, kept, {"input": inputs[few], "label": labels[few]}, tiles=chooser)
             parts.update(kept)
-        kept, _ = iterate(update, {name: parts[name] for name in update.given}, {}, tiles=chooser)
+        kept, _ = iterate(update, {name: parts[name] for name in update.needed_values}, {}, tiles=chooser)
         parts.update(kept)
     for name in one:
         np.testing.assert_allclose(parts[name], one[name], rtol=1e-5, atol=1e-6, err_msg=name)
@@ -264,7 +264,7 @@ def test_clipping_after_accumulation_sees_the_totals() -> None:
     _, update = accumulate_gradients(network(2), 2)
     clipped = clip_gradients_by_norm(update, 1.0)
     assert [op.step for op in clipped.ops] == ["SQUARES"] * 3 + ["SCALE"] + ["CLIP_NORM"] * 3 + ["UPD"] * 3
-    values = {name: np.full(clipped.tensors[name].shape, 2.0, np.float32) for name in clipped.given}
+    values = {name: np.full(clipped.tensors[name].shape, 2.0, np.float32) for name in clipped.needed_values}
     known = evaluate(clipped, values)
     steps = [(values[w] - known[after]) / 0.1 for w, after in clipped.updates.items()]
     assert np.sqrt(sum(np.square(step).sum() for step in steps)) == pytest.approx(1.0, rel=1e-4)
