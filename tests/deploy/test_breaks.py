@@ -20,10 +20,10 @@ from tools.deployed.breaks import (
     broken,
     check,
     export,
+    first_finding,
     functions,
     instead,
     moved_statements,
-    first_finding,
 )
 
 SEEDS = 8
