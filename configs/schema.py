@@ -127,7 +127,9 @@ def validate_values(schema: type[SchemaT], values: Mapping[str, Any], what: str,
         for step in detail["loc"]:
             if "-" not in str(step):  # as "constrained-int"
                 name = _part(step, name)
-        raise _told(detail, f"{name} is {detail['input']!r}" if detail["loc"] else name, where) from None
+        raise _as_config_error(
+            detail, f"{name} is {detail['input']!r}" if detail["loc"] else name, where
+        ) from None
 
 
 def _part(step: str | int, whole: str) -> str:
@@ -144,12 +146,12 @@ def _config_error(detail: ErrorDetails, node: Node, what: str, cures: Mapping[st
             break
         name = _part(step, name)
         place = child
-    error = _told(detail, f"{name} is {place.kind}", place.where)
+    error = _as_config_error(detail, f"{name} is {place.kind}", place.where)
     cure = cures.get(str(detail["loc"][0]), error.cure) if detail["loc"] else error.cure
     return ConfigError(error.message, where=error.where, cure=cure)
 
 
-def _told(detail: ErrorDetails, what: str, where: str) -> ConfigError:
+def _as_config_error(detail: ErrorDetails, what: str, where: str) -> ConfigError:
     """In our words: `what` is wrong."""
     message = detail["msg"].removeprefix("Value error, ")
     needed = message.removeprefix("Input should be ")
