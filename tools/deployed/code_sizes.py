@@ -55,13 +55,15 @@ WALK = {
 """Bytes of what walks tables: its begin and end, what all records execute, and those of each kind."""
 
 WALK_CYCLES = {
-    **{"op": 40, "fetch": 27, "wait": 10, "transfer_1d": 1, "transfer_2d": 0, "fork": 6},
-    **{"loop": 33, "changed": 12},
+    **{"op": 36, "fetch": 33, "wait": 12, "waits": 2, "fork": 7, "alone": 14},
+    **{"transfer_1d": 19, "transfer_2d": 38, "loop": 33, "changed": 12},
 }
-"""What core 0 executes for a record of a table, in cycles more than for a statement of a function; of a
-fetch, a turn of a loop and a word that it changes all. Instructions of the compiled walk, 2 cycles more for a
-jump and 1 for a load that is waited for, less those of the statement (bytes of `OPS` by `INSTRUCTION_BYTES`),
-of a transfer less `dma.transfer_code_1d_cycles`."""
+"""What core 0 executes for a record of a table, in cycles: of fetches, transfers, turns of a loop and words
+that these change all of it, in place of the code of a tile loop (`dma.transfer_code_1d_cycles`); of others
+what they take more than the statements of a function (bytes of `OPS` by `INSTRUCTION_BYTES`), `waits` of each
+wait of a record, `alone` of a call of core 0 alone more than of a fork. The best fit to what `qemu-riscv32`
+executed of exports (`tools.deployed.walked`), where few tables have loops: of these, instructions of the
+compiled walk, 2 cycles more for a jump and 1 for a load that is waited for."""
 
 PLATFORM = {
     "transfer_1d": "pt_dma_in",
