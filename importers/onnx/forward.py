@@ -248,7 +248,9 @@ class ForwardReader:
     def _of_output(self, word: str, loss: LossSpec | None) -> LossSpec:
         return loss or default_loss(self.draft.tensors[word].shape)
 
-    def _wrong(self, reason: str, cure: str = "use a graph that computes its output from an input") -> InputError:
+    def _wrong(
+        self, reason: str, cure: str = "use a graph that computes its output from an input"
+    ) -> InputError:
         return InputError(reason, where=self.graph.path, cure=cure)
 
     def output(self) -> str:
