@@ -2,7 +2,8 @@
 """From a compute action to the call of a C function: its name, and the fields of its struct of arguments.
 
 A C file of `deploy/kernels/` declares the structs of its kernels between the lines ``/* arguments */`` and
-``/* end */``; a kernel begins with ``PT_ARGUMENTS(NAME, g);``. A field is what its name says:
+``/* end */``; a kernel begins with ``PT_ARGUMENTS(NAME, g);``, and ``PT_KERNEL(KERNEL, NAME, STATEMENT)`` is
+a kernel of that statement alone. A field is what its name says:
 
 - ``A``, ``A_s[n]``: array A of the nest, its L1 address and its strides in elements; ``A_n``, ``A_d[n]``:
   elements and shape of what the call cuts out of a buffer for it
@@ -34,6 +35,8 @@ from trainlib.ir.varying import Varying
 _BLOCK = re.compile(r"^/\* arguments \*/\n(.*?)^/\* end \*/\n", re.MULTILINE | re.DOTALL)
 _STRUCT = re.compile(r"struct (\w+)\s*\{(.*?)\};", re.DOTALL)
 _FUNCTION = re.compile(r"^void (\w+)\(const void \*args\)\n\{\n    PT_ARGUMENTS\((\w+), \w+\);", re.MULTILINE)
+_OF_ONE_STATEMENT = re.compile(r"^PT_KERNEL\((\w+), (\w+), (.*)\)$(\n(?=PT_KERNEL))?", re.MULTILINE)
+_WRITTEN_OUT = r"void \1(const void *args)\n{\n    PT_ARGUMENTS(\2, g);\n    \3;\n}\4\4"
 _BODY = re.compile(
     r"(?:^/\*(?:(?!\*/).)*\*/\n)?^(?:void|static(?! inline)[\w \*]*?)\s?\*?(\w+)\([^{;]*\)\n\{\n.*?^\}\n\n?",
     re.MULTILINE | re.DOTALL,
@@ -150,6 +153,7 @@ def in_format(
     The names of its kernels and structs say so behind their own: ``norm_fw_bf16_M_R``. `summed`: sums are
     rounded to `narrow` after every term.
     """
+    text = _OF_ONE_STATEMENT.sub(_WRITTEN_OUT, text)
     if narrow is None:
         return read_source(file, _ELEMENT.sub("float", text))
 
