@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -12,16 +13,15 @@ import numpy as np
 from arch.spec.isa import TeamWork
 from configs.dtypes import DType
 from configs.values import Struct, replace
-from trainlib.ir.access import Span
+from trainlib.ir.access import Span, Taps
 from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Scratch, part
 from trainlib.kernels import catalogue
 from trainlib.primitives.contractions import conv_nests
 from trainlib.primitives.contractions.contraction import BIAS, BIAS_GRADIENT, LoopTile
-from trainlib.primitives.contractions.conv_details import of_window
-from trainlib.primitives.contractions.conv_geometry import ConvGeometry, block_transpose, patches
+from trainlib.primitives.contractions.conv_geometry import ConvGeometry, Segment, block_transpose, patches
 from trainlib.primitives.contractions.conv_nests import Reach, Site
 from trainlib.primitives.lowering.calls import BATCH, factors, matmul_call, vector_add_call
-from trainlib.primitives.lowering.kernel_call import Piece
+from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 
 ROWS = "im2row"
 """Name of the scratch buffer of the im2row matrix."""
@@ -34,6 +34,55 @@ TRANSPOSED = "weights_transposed"
 
 PARTIAL = "dw_of_sample"
 """Name of the scratch buffer of the weight gradient of one further sample of a batch."""
+
+
+NOWHERE = -(2**20)
+"""A first row, or column, that no image reaches."""
+
+
+def first_of(taps: Taps, step: int, inner: int, divisor: int) -> int:
+    """f of taps[p, k] = (p * step + k * inner + f) / divisor, where that is a whole number in the image."""
+    position, tap = np.unravel_index(int(np.argmax(taps)), taps.shape)
+    last = int(taps[position, tap])
+    return last * divisor - int(position) * step - int(tap) * inner if last >= 0 else NOWHERE
+
+
+def of_window(geometry: ConvGeometry, reach: Reach, *, gathers: bool) -> dict[str, Any]:
+    """Where the kernel positions of a tile lie: of the forward step, or (`gathers`) of an input gradient."""
+    steps, divisors = ((1, 1), geometry.strides) if gathers else (geometry.strides, (1, 1))
+    (down, along), (high, wide) = steps, divisors
+    return {
+        "row_first": partial(first_of, reach.rows, down, geometry.dilations[0], high),
+        "column_first": partial(first_of, reach.columns, along, geometry.dilations[1], wide),
+        "step_h": down,
+        "step_w": along,
+        "divisor_h": high,
+        "divisor_w": wide,
+        "dilation_h": geometry.dilations[0],
+        "dilation_w": geometry.dilations[1],
+        "height": reach.height,
+        "width": reach.width,
+    }
+
+
+def of_groups(
+    geometry: ConvGeometry, parts: Sequence[Segment], within: Sequence[Extent], *, gathers: bool, fetched: int
+) -> dict[str, Any]:
+    """Which channels those of a tile meet, and which filters of those fetched from `fetched` on are theirs.
+
+    Channel c is of group (own_first + c) // own_group of the tile, which meets the channels from met_first +
+    group * met_group on.
+    """
+    walked, met = geometry.co_of_group, geometry.ci_of_group
+    if gathers:
+        walked, met = met, walked
+    return {
+        "own_first": parts[0].start % walked,
+        "own_group": walked,
+        "met_first": within[0][0],
+        "met_group": met,
+        "fetched": fetched,
+    }
 
 
 class TileImage(Struct, frozen=True):
@@ -241,18 +290,16 @@ def partial_sum(tile: LoopTile) -> tuple[Scratch, ...]:
 
 def bias_add_call(tile: LoopTile, image: str) -> KernelCall:
     """image += bias per channel: a fork of its own, so that the matmul is finished (see trainlib's race)."""
-    geometry, codegen, dtype = ConvGeometry.of(tile.op.attributes), tile.choice.codegen, tile.dtype
-    channels, positions = tile.count("co"), tile.count("ho", "wo")
-
-    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        site = Site(codegen, cores, dtype, {"Y": addresses[image], "D": addresses[BIAS]})
-        return conv_nests.bias_add(site, geometry, channels, positions)
+    geometry = ConvGeometry.of(tile.op.attributes)
+    sizes = {"channels": tile.count("co"), "positions": tile.count("ho", "wo")}
+    placed = {"Y": Piece(image, strides=conv_nests.planes(geometry, **sizes)), "D": BIAS}
+    reads, writes = (image, BIAS), (image,)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         shape = (-1,) if geometry.hwc else (-1, *(1,) * (arrays[0].ndim - 1))
         return (arrays[0] + arrays[1].reshape(shape),)
 
-    return KernelCall("conv_bias_fw", (image, BIAS), (image,), work, function)
+    return kernel_call(tile.choice, "conv_bias_fw", sizes, placed, reads, writes, function, tile.dtype)
 
 
 def bias_sum_call(
@@ -266,15 +313,15 @@ def bias_sum_call(
     `channels` and the rows and columns `inside` are counted in the boxes of dy, which are `image` (channels,
     rows, columns); all, unless something else is said. A sum of no positions is 0 and costs as one of one.
     """
-    geometry, codegen, dtype = ConvGeometry.of(tile.op.attributes), tile.choice.codegen, tile.dtype
+    geometry = ConvGeometry.of(tile.op.attributes)
     sources = tuple(part("dy", sample) for sample in range(tile.count(BATCH)))
     first, last = channels or (0, tile.count("co"))
     rows, columns = (slice(*extent) for extent in inside) if inside else (slice(None), slice(None))
     positions = prod(stop - start for start, stop in inside) if inside else tile.count("ho", "wo")
-
-    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        site = Site(codegen, cores, dtype, {"Y": addresses[sources[0]], "D": addresses[BIAS_GRADIENT]})
-        return conv_nests.bias_sum(site, geometry, last - first, max(positions, 1), len(sources))
+    sizes = {"channels": last - first, "positions": max(positions, 1)}
+    channel, position = conv_nests.planes(geometry, **sizes)
+    strides = channel, sizes["channels"] * sizes["positions"], position
+    placed = {"Y": Piece(sources[0], strides=strides), "D": BIAS_GRADIENT}
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         images = [geometry.image_chw(array)[first:last, rows, columns] for array in arrays]
@@ -289,4 +336,8 @@ def bias_sum_call(
         "rows": bottom - top,
         "columns": right - left,
     }
-    return KernelCall("conv_bias_wg", sources, (BIAS_GRADIENT,), work, function, details=details)
+    sizes["samples"] = len(sources)
+    choice, dtype, writes = tile.choice, tile.dtype, (BIAS_GRADIENT,)
+    return kernel_call(
+        choice, "conv_bias_wg", sizes, placed, sources, writes, function, dtype, details=details
+    )

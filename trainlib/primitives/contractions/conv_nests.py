@@ -234,7 +234,7 @@ def _from_image(loop: Direct, *, gathers: bool = False) -> dict[str, tuple[int, 
     return {
         "X": image_strides(geometry, loop.others_box, reach.height, reach.width),
         "W": (source, target, tap) if gathers else (target, source, tap),
-        "Y": _planes(geometry, loop.own, reach.positions),
+        "Y": planes(geometry, loop.own, reach.positions),
     }
 
 
@@ -246,25 +246,12 @@ def scatter(site: Site, loop: Direct) -> TeamWork:
     return exchanged.team("conv_scatter_fw", {**loop.sizes(), **extents}, strides, macs=loop.macs)
 
 
-def bias_add(site: Site, geometry: ConvGeometry, channels: int, positions: int) -> TeamWork:
-    """A bias D per channel added to the image Y in place."""
-    sizes = {"channels": channels, "positions": positions}
-    return site.team("conv_bias_fw", sizes, {"Y": _planes(geometry, channels, positions), "D": (1,)})
-
-
-def bias_sum(site: Site, geometry: ConvGeometry, channels: int, positions: int, samples: int) -> TeamWork:
-    """The sums D of each channel over samples and positions; Y is the first image."""
-    channel, position = _planes(geometry, channels, positions)
-    sizes = {"channels": channels, "positions": positions, "samples": samples}
-    return site.team("conv_bias_wg", sizes, {"Y": (channel, channels * positions, position), "D": (1,)})
-
-
 def image_strides(geometry: ConvGeometry, channels: int, rows: int, columns: int) -> tuple[int, int, int]:
     """Element strides of channel, row, column."""
     return (1, columns * channels, channels) if geometry.hwc else (rows * columns, columns, 1)
 
 
-def _planes(geometry: ConvGeometry, channels: int, positions: int) -> tuple[int, int]:
+def planes(geometry: ConvGeometry, channels: int, positions: int) -> tuple[int, int]:
     """Element strides of channel and position."""
     return (1, channels) if geometry.hwc else (positions, 1)
 
