@@ -47,8 +47,7 @@ _FILES = (
     "trainlib.primitives.attention.mhsa",
     "trainlib.primitives.attention.softmax",
     "trainlib.primitives.attention.log_softmax",
-    "trainlib.primitives.shapes.concat",
-    "trainlib.primitives.shapes.split",
+    "trainlib.primitives.shapes.joining",
     "trainlib.primitives.shapes.slice",
     "trainlib.primitives.shapes.flip",
     "trainlib.primitives.shapes.reshape",
@@ -80,6 +79,7 @@ _SEVERAL = (
     "trainlib.primitives.recurrent.cells",
     "trainlib.primitives.elementwise.trained",
     "trainlib.primitives.norms.table",
+    "trainlib.primitives.shapes.joining",
 )
 """Those of several, in the order in which a name that is no file's is looked for in them."""
 
