@@ -122,7 +122,7 @@ def validate_values(schema: type[SchemaT], values: Mapping[str, Any], what: str,
         detail = error.errors(include_url=False)[0]
         key = ".".join(str(step) for step in detail["loc"] if "-" not in str(step))  # "constrained-int"
         given = f" is {detail['input']!r}" if detail["loc"] else ""
-        raise _told(detail, f"'{key}' of {what}{given}", where) from None
+        raise _as_config_error(detail, f"'{key}' of {what}{given}", where) from None
 
 
 def _config_error(detail: ErrorDetails, node: Node, what: str) -> ConfigError:
@@ -134,10 +134,10 @@ def _config_error(detail: ErrorDetails, node: Node, what: str) -> ConfigError:
             break
         name = f"'{step}' of {name}" if isinstance(step, str) else f"item {step + 1} of {name}"
         place = child
-    return _told(detail, f"{name} is {place.kind}", place.where)
+    return _as_config_error(detail, f"{name} is {place.kind}", place.where)
 
 
-def _told(detail: ErrorDetails, what: str, where: str) -> ConfigError:
+def _as_config_error(detail: ErrorDetails, what: str, where: str) -> ConfigError:
     """In our words: `what` is wrong."""
     message = detail["msg"].removeprefix("Value error, ")
     needed = message.removeprefix("Input should be ")

@@ -250,7 +250,7 @@ def c_calls(action: Compute, op: Op) -> tuple[CCall, ...]:
         None if kernel in kernel_sources() and "loop" not in effect.details else generated(action, op, kernel)
     )
     if made is not None:
-        return (_made(made),)
+        return (_generated_call(made),)
     if kernel not in kernel_sources():
         codegen = nest.codegen
         raise InputError(
@@ -284,7 +284,7 @@ _MADE: dict[str, Source] = {}
 """Files of kernels that have been called for, and generated or put into another format."""
 
 
-def _made(call: Generated) -> CCall:
+def _generated_call(call: Generated) -> CCall:
     """The call of a generated kernel. Raises ConfigError where its name stands for two texts."""
     name = call.kernel.name
     source = read_source(f"{name}.c", call.kernel.source)

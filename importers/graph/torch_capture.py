@@ -327,7 +327,7 @@ class _Reader:
         """What a node makes; `Unknown`, and a problem in the list, if it cannot be read."""
         op = _op_name(node)
         place = _place(node, self.draft.where)
-        if op not in _DETACHED and any(before.name in self.moving for before in _made_of(node)):
+        if op not in _DETACHED and any(before.name in self.moving for before in _sources_of(node)):
             self.moving.add(node.name)
         try:
             if node.target is operator.getitem:
@@ -512,7 +512,7 @@ def _goes_into_softmax(node: Any) -> bool:
     )
 
 
-def _made_of(node: Any) -> list[Any]:
+def _sources_of(node: Any) -> list[Any]:
     """The nodes a node is computed from."""
     if node.target is operator.getitem and _op_name(node.args[0]) == "broadcast_tensors":
         return [node.args[0].args[0][node.args[1]]]

@@ -213,7 +213,7 @@ def plan_memory(
         for op, names in options.streams.items()
     }
     streams = StreamingPlan(graph, lives, owners, choice, streamer, wanted, asked, options.slot_bytes)
-    whole = streams.stream_wanted(capacity_bytes["l2"])
+    whole = streams.stream_requested(capacity_bytes["l2"])
     placed, notes = _placed(graph, lives, choice, capacity_bytes, options, streams)
     moved = [lives[name] for name in lives if name in choice.in_l3]
     offchip, more = _place(moved, "l3", capacity_bytes["l3"], options)

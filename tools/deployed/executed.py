@@ -182,7 +182,7 @@ def _graphs() -> Iterator[tuple[TrainingGraph, dict[str, Any]]]:
             gradient_steps.clip_gradients_by_norm(update, 1.0),
             gradient_steps.average_weights(update, 0.5),
         ):
-            given = {name: graph.tensors[name] for name in graph.given}
+            given = {name: graph.tensors[name] for name in graph.needed_values}
             yield (
                 graph,
                 {
@@ -199,7 +199,7 @@ def _activations(layer: object, made: Single, generator: np.random.Generator) ->
     """
     cases = [example.cases for example in getattr(layer, "examples", ())]
     elementwise = any(isinstance(lowering_of(op), ElementwiseLowering) for op in made.graph.ops)
-    for name in made.graph.given if isinstance(layer, LayerPrimitive) and elementwise else ():
+    for name in made.graph.needed_values if isinstance(layer, LayerPrimitive) and elementwise else ():
         number = int(name.removeprefix("x") or 0) if re.fullmatch(r"x\d*", name) else -1
         drawn = [case[number] for case in cases if 0 <= number < len(case)]
         if any(case.dtype is None and case.low < 0 < case.high and not case.distinct for case in drawn):

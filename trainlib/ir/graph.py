@@ -203,7 +203,7 @@ class TrainingGraph(Struct, frozen=True):
         )
 
     @property
-    def given(self) -> tuple[str, ...]:
+    def needed_values(self) -> tuple[str, ...]:
         """Names of all tensors that need a value before an iteration."""
         return self.of_kind(*GIVEN_KINDS)
 

@@ -97,7 +97,7 @@ class GraphBuilder:
         """
         where = where_of(spec)
         primitive = layer_primitive(spec.type, where)
-        variant = self._wanted_variant(spec, primitive, where)
+        variant = self._variant_of(spec, primitive, where)
         options = layer_options(spec, primitive)
         if variant == AS_PUBLISHED and primitive.published is not None:
             unsaid = primitive.published.options.keys() - spec.attributes.keys()
@@ -111,7 +111,7 @@ class GraphBuilder:
             raise ShapeError(message, where=where, cure=f"name {wanted} layers in 'inputs'")
         dtype = dtype_named(spec.dtype or self.dtype, where)
         if not primitive.internal:
-            layout = self._wanted_layout(spec, primitive, where) or self._common_layout(inputs)
+            layout = self._layout_of(spec, primitive, where) or self._common_layout(inputs)
             inputs = [self._in_layout(spec, self.cast(spec, name, dtype), layout) for name in inputs]
         plan = primitive.plan(options, [self.tensors[name] for name in inputs], where)
         if variant != DEFAULT and primitive.in_variant(variant, plan.attributes):
@@ -135,7 +135,7 @@ class GraphBuilder:
             self.differentiable |= {name for name in outputs if self.tensors[name].dtype.is_float}
         return outputs
 
-    def _wanted_layout(self, spec: LayerSpec, primitive: LayerPrimitive, where: str) -> str | None:
+    def _layout_of(self, spec: LayerSpec, primitive: LayerPrimitive, where: str) -> str | None:
         asked = spec.layout or self.layout
         if asked not in LAYOUTS:
             raise UnsupportedLayerError(
@@ -151,7 +151,7 @@ class GraphBuilder:
             )
         return primitive.layouts[0]
 
-    def _wanted_variant(self, spec: LayerSpec, primitive: LayerPrimitive, where: str) -> str:
+    def _variant_of(self, spec: LayerSpec, primitive: LayerPrimitive, where: str) -> str:
         """What the layer says, or the model of all layers that have it."""
         if spec.variant is None:
             return self.variant

@@ -21,7 +21,7 @@ from trainlib.primitives.lowering.dequantised import is_stored
 from trainlib.primitives.optimizers import gradient_steps
 from trainlib.registry import layer_primitive, loss_primitive, optimizer_primitive
 from trainlib.training.adapters import adapter_of, add_adapted
-from trainlib.training.backward_reads import read_what_is_kept, wanted_reads
+from trainlib.training.backward_reads import read_fewest_bytes, requested_reads
 from trainlib.training.builder import GraphBuilder
 from trainlib.training.built_layer import BuiltLayer, gradient_name, where_of
 from trainlib.training.immediate_update import ADD, UPDATE, at_once
@@ -193,9 +193,9 @@ def _unclipped(spec: ModelSpec) -> TrainingGraph:
     options = options_by_weight(spec.optimizer, optimizer, of_optimizer, builder.of_weights(), names)
     builder.update(optimizer, options, gradients, parts)
     graph = replace(_graph(spec.name, builder, terms.outputs, gradients, terms), parts=parts)
-    wanted = wanted_reads((layer.spec for layer in builder.layers), spec.variant)
+    wanted = requested_reads((layer.spec for layer in builder.layers), spec.variant)
     if spec.variant != AS_PUBLISHED:
-        graph = read_what_is_kept(graph, wanted)
+        graph = read_fewest_bytes(graph, wanted)
     if gradient_options(spec.optimizer).immediate:
         graph = at_once(graph, UPDATE)
     again = {layer.name for layer in spec.layers if layer.recompute}

@@ -72,7 +72,7 @@ def accumulate_gradients(graph: TrainingGraph, steps: int) -> tuple[TrainingGrap
     attributes = {"steps": steps, "share": 1 / steps}
     for update in _updates(graph):
         gradient = update["dw"]
-        roles = {"dw": gradient, **_kept(tensors, gradient, "total", "count", FP32)}
+        roles = {"dw": gradient, **_add_state(tensors, gradient, "total", "count", FP32)}
         names[gradient] = roles["total"]
         ops.append(_op(gradient_ops.ACCUMULATION, update.layer, roles, attributes))
     updates = [_renamed(update, names) for update in _updates(graph)]
@@ -90,13 +90,13 @@ def average_weights(graph: TrainingGraph, share: float) -> TrainingGraph:
     tensors, ops = dict(graph.tensors), []
     for update in _updates(graph):
         dtype = BY_WORD[update.attributes["state_dtype"]]
-        kept = _kept(tensors, update["w"], "average", "average_count", dtype)
+        kept = _add_state(tensors, update["w"], "average", "average_count", dtype)
         roles = {"w": update["w_updated"], **kept}
         ops.append(_op(gradient_ops.AVERAGE, update.layer, roles, {"share": share}))
     return replace(graph, tensors=tensors, ops=(*graph.ops, *ops))
 
 
-def _kept(tensors: dict[str, Tensor], of: str, state: str, count: str, dtype: DType) -> dict[str, str]:
+def _add_state(tensors: dict[str, Tensor], of: str, state: str, count: str, dtype: DType) -> dict[str, str]:
     """Adds a state of the shape of tensor `of` and a count, and what updates make of them; their roles."""
     roles: dict[str, str] = {}
     for role, word, shape, kind in (
