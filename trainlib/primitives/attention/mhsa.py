@@ -134,7 +134,7 @@ _FROZEN = (
     Step.of("FW_CONTEXT", "v p -> map", reference.context, HeadSum("v", "p", "map", "keys")),
     Step.of("FW", "map wo bo? wo_up? ho? -> y", reference.projected, OutputProjection()),
     Step.of("WG_O", "dy map -> dwo dbo?", reference.product, ProjectionWeightGradient("width", "features")),
-    Step.of("IG_CONTEXT", "dy wo wo_down? dho? -> dmap", reference.projected, OutputGradient()),
+    Step.of("IG_CONTEXT", "dy wo wo_down? dho? -> dmap", reference.projected, OutputGradient(source="dy")),
     Step.of("IG_V", "dmap p -> dv", reference.values_gradient, HeadSum("dmap", "p", "dv", "queries")),
     Step.of(
         "IG_SOFTMAX",
