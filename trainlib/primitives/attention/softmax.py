@@ -61,19 +61,7 @@ def over_rows(form: Form, nest: str, buffers: str, moves: str, formula: Callable
 
 
 class RowLowering(ForkLowering):
-    """Passes over rows, which go over the cores, with scratch buffers of one number per row."""
-
-    vectors: Sequence[str] = VECTORS
-
-    def scratch(self, form: Form) -> Mapping[str, Groups]:
-        """A number per row."""
-        return dict.fromkeys(self.vectors, (form.axes(form.op.writes[0])[:-1],))
-
-
-class Rows(RowLowering, LeadingBoxes):
-    """These `passes`; tiles are some rows of everything."""
-
-    of_scratch = FP32
+    """These `passes` over rows, which go over the cores, with scratch buffers of one number per row."""
 
     def __init__(self, passes: Callable[[Form], Sequence[Fork]], vectors: Sequence[str] = VECTORS) -> None:
         self.passes, self.vectors = passes, vectors
@@ -81,6 +69,16 @@ class Rows(RowLowering, LeadingBoxes):
     def kernels(self, form: Form) -> Sequence[Fork]:
         """One after the other."""
         return self.passes(form)
+
+    def scratch(self, form: Form) -> Mapping[str, Groups]:
+        """A number per row."""
+        return dict.fromkeys(self.vectors, (form.axes(form.op.writes[0])[:-1],))
+
+
+class Rows(RowLowering, LeadingBoxes):
+    """Tiles are some rows of everything."""
+
+    of_scratch = FP32
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """``n`` and up to two dimensions before the last, which is reduced over."""

@@ -111,17 +111,16 @@ class _Sum(Struct, frozen=True):
 class _Repeating(LeadingBoxes):
     """Boxes of the result, with what of the inputs they repeat."""
 
+    def __init__(self, call: _Sum | Copy) -> None:
+        self.call = call
+
     def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
-        """Inputs have those they do not repeat."""
+        """Tensors have those they do not repeat."""
         return _repeated_axes(tensors[op[role]].shape, op.attributes["shape"])
 
-
-class _Forward(_Repeating):
-    """FW: x and x1 may both be repeated."""
-
-    def kernels(self, form: Form) -> Sequence[_Sum]:
+    def kernels(self, form: Form) -> Sequence[_Sum | Copy]:
         """One fork."""
-        return (_Sum("y", "y", ("x", "x1")),)
+        return (self.call,)
 
 
 class _Gradient(_Repeating):
@@ -139,10 +138,6 @@ class _Gradient(_Repeating):
     def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """The first two dimensions that were."""
         return self._cut(op, tensors, repeated=True)
-
-    def kernels(self, form: Form) -> Sequence[_Sum]:
-        """The box of dy is added up."""
-        return (_Sum("dy", form.op.writes[0], ("dy",)),)
 
 
 def _forward(op: Op, values: Values) -> Values:
@@ -163,7 +158,7 @@ def _gradient_step(name: str, result: str, shape: str) -> Step:
         axes = tuple(axis for axis, size in enumerate(aligned) if axis and size == 1)
         return {result: np.add.reduce(dy, axis=axes, keepdims=True).reshape(len(dy), *sample)}
 
-    return Step.of(name, f"dy -> {result}", reduced, _Gradient())
+    return Step.of(name, f"dy -> {result}", reduced, _Gradient(_Sum("dy", result, ("dy",))))
 
 
 BROADCAST_ADD = LayerPrimitive(
@@ -171,7 +166,7 @@ BROADCAST_ADD = LayerPrimitive(
     schema=LayerSchema,
     plan=_plan,
     steps=(
-        Step.of("FW", "x x1 -> y", _forward, _Forward()),
+        Step.of("FW", "x x1 -> y", _forward, _Repeating(_Sum("y", "y", ("x", "x1")))),
         _gradient_step("IG", "dx", "left"),
         _gradient_step("IG1", "dx1", "right"),
     ),
@@ -209,14 +204,6 @@ def _expand_plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where:
     return LayerPlan(output, attributes={"shape": output, "left": tuple(sample)})
 
 
-class _Expansion(_Repeating):
-    """FW: boxes of y, with what of x they repeat."""
-
-    def kernels(self, form: Form) -> Sequence[Copy]:
-        """A copy with strides."""
-        return (Copy("y", ("x",)),)
-
-
 def _expanded(op: Op, values: Values) -> Values:
     x, shape = values["x"], op.attributes["shape"][1:]
     return {"y": np.stack([np.broadcast_to(sample, shape) for sample in x])}
@@ -227,7 +214,7 @@ EXPAND = LayerPrimitive(
     schema=_ExpandSchema,
     plan=_expand_plan,
     steps=(
-        Step.of("FW", "x -> y", _expanded, _Expansion()),
+        Step.of("FW", "x -> y", _expanded, _Repeating(Copy("y", ("x",)))),
         _gradient_step("IG", "dx", "left"),
     ),
     examples=(
