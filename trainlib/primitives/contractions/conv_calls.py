@@ -15,7 +15,6 @@ from configs.dtypes import DType
 from configs.values import Struct, replace
 from trainlib.ir.access import Span, Taps
 from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Scratch, part
-from trainlib.kernels import catalogue
 from trainlib.primitives.contractions import conv_nests
 from trainlib.primitives.contractions.contraction import BIAS, BIAS_GRADIENT, LoopTile
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, Segment, block_transpose, patches
@@ -101,6 +100,15 @@ class TileImage(Struct, frozen=True):
         """Rows of the im2row matrix."""
         return self.reach.positions
 
+    def is_padded(self, geometry: ConvGeometry) -> bool:
+        """Whether the forward convolution is: of IG that from this box of dx to this box of dy."""
+        high, wide = self.rows, self.columns
+        pads = (high.before, high.after, wide.before, wide.after)
+        if self.mode == "IG":
+            down, along = geometry.hk - 1, geometry.wk - 1
+            pads = (down - high.before, down - high.after, along - wide.before, max(along - wide.after, 0))
+        return any(pads)
+
 
 def tile_image(tile: LoopTile, *, owned: bool = False) -> TileImage:
     """The image a tile reads through the window: x, or for the gradient of x the output gradient.
@@ -145,7 +153,8 @@ def im2row_call(
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
         site = Site(codegen, cores, dtype, {"X": addresses[source], "R": addresses[target]})
         if geometry.plain:
-            return _library_im2row(site, geometry, view, channels)
+            stride, padded = geometry.strides[0], view.is_padded(geometry)
+            return conv_nests.im2row(site, view.mode, view.reach, channels, stride=stride, padded=padded)
         if geometry.hwc:
             return conv_nests.unroll_hwc(site, geometry, view.reach, channels, columns=columns)
         return conv_nests.im2row(site, view.mode, view.reach, channels)
@@ -172,41 +181,6 @@ def im2row_call(
         "padded": lambda: view.reach.padded,
     }
     return KernelCall(target, (source,), (target,), work, function, details=details)
-
-
-def _library_im2row(site: Site, geometry: ConvGeometry, view: TileImage, channels: int) -> TeamWork:
-    """The im2row loops of the library: CHW, one stride, no dilation."""
-    high, wide, reach = view.rows, view.columns, view.reach
-    if view.mode == "FW":
-        hi, wi, ho, wo = high.count, wide.count, len(reach.rows), len(reach.columns)
-        pads = (high.before, high.after, wide.before, wide.after)
-    else:
-        # The nest wants the padding of the forward convolution from this box of dx to this box of dy.
-        hi, wi, ho, wo = len(reach.rows), len(reach.columns), high.count, wide.count
-        last = (geometry.hk - 1, geometry.wk - 1)
-        pads = (
-            last[0] - high.before,
-            last[0] - high.after,
-            last[1] - wide.before,
-            max(last[1] - wide.after, 0),
-        )
-    return catalogue.im2row_work(
-        site.codegen,
-        mode=view.mode,
-        ci=channels,
-        hi=hi,
-        wi=wi,
-        hk=geometry.hk,
-        wk=geometry.wk,
-        ho=ho,
-        wo=wo,
-        stride=geometry.strides[0],
-        pads=pads,
-        cores=site.cores,
-        source_address=site.places["X"],
-        target_address=site.places["R"],
-        element_bytes=site.dtype.bytes,
-    )
 
 
 def block_transpose_call(

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from arch.spec.isa import TeamWork
 from configs.dtypes import DType
 from configs.values import Struct, replace
@@ -27,6 +29,22 @@ class Reach(Struct, frozen=True):
     columns: Taps
     height: int
     width: int
+
+    @classmethod
+    def of(
+        cls,
+        image: tuple[int, int],
+        kernel: tuple[int, int],
+        positions: tuple[int, int],
+        stride: int = 1,
+        pad: int = 0,
+    ) -> Reach:
+        """That of a window of rows and columns on a whole image."""
+        read = []
+        for size, taps, count in zip(image, kernel, positions, strict=True):
+            places = np.arange(count)[:, None] * stride + np.arange(taps) - pad
+            read.append(np.where((places >= 0) & (places < size), places, -1))
+        return cls(*read, *image)
 
     @property
     def positions(self) -> int:
@@ -76,21 +94,35 @@ class Site(Struct, frozen=True):
         )
 
 
-def im2row(site: Site, mode: str, reach: Reach, channels: int) -> TeamWork:
-    """CHW im2row of any stride and dilation: the nest of the library, every element tested, counts as real.
+def im2row(
+    site: Site,
+    mode: str,
+    reach: Reach,
+    channels: int,
+    *,
+    stride: int = 1,
+    padded: bool = True,
+    columns: bool = False,
+) -> TeamWork:
+    """CHW im2row of the library; `padded`: it tests every element. Places: X, R (result).
 
-    `mode` is FW or IG as in `catalogue.im2row_work`; places: X, R (result).
+    mode FW: the image at the positions of the result; IG: an output gradient at those of the input. It does
+    strides per axis and dilation as well, and takes counts of what `reach` says. `columns`: the transpose of
+    FW (im2col), which no layer of ours asks for.
     """
     hk, wk = reach.rows.shape[1], reach.columns.shape[1]
-    rows, columns = len(reach.rows), len(reach.columns)
+    rows, wide = len(reach.rows), len(reach.columns)
     patch = channels * hk * wk
-    extents = {"ho": rows, "wo": columns, "hi": reach.height, "wi": reach.width}
+    extents = {"ho": rows, "wo": wide, "hi": reach.height, "wi": reach.width}
     if mode == "IG":
-        extents = {"hi": rows, "wi": columns, "ho": reach.height, "wo": reach.width}
-    sizes = {"ci": channels, "hk": hk, "wk": wk, "stride": 1, **extents, **reach.counts(), "padded": 1}
+        extents = {"hi": rows, "wi": wide, "ho": reach.height, "wo": reach.width}
+    sizes = {"ci": channels, "hk": hk, "wk": wk, "stride": stride, **extents, **reach.counts()}
     image = (reach.height * reach.width, reach.width, 1)
-    strides = {"X": image, "R": (columns * patch, patch, hk * wk, wk, 1)}
-    return site.team("im2row_fw" if mode == "FW" else "im2row_ig", sizes, strides)
+    walk = (wide * patch, patch, hk * wk, wk, 1)
+    if columns:
+        walk = (hk * wk * rows * wide, wk * rows * wide, rows * wide, wide, 1)
+    nest = "im2col" if columns else "im2row_fw" if mode == "FW" else "im2row_ig"
+    return site.team(nest, {**sizes, "padded": int(padded)}, {"X": image, "R": walk})
 
 
 def unroll_hwc(site: Site, geometry: ConvGeometry, reach: Reach, channels: int, *, columns: bool) -> TeamWork:
@@ -172,11 +204,6 @@ class Direct(Struct, frozen=True):
         """Whether the loop is one the library has: one stride, no dilation, no bias, CHW."""
         return self.geometry.plain and not self.bias
 
-    def published_sizes(self) -> dict[str, int]:
-        """Sizes the nests written from the library's code share."""
-        geometry = self.geometry
-        return {"hk": geometry.hk, "wk": geometry.wk, "stride": geometry.strides[0], **self.reach.counts()}
-
 
 def direct_forward(site: Site, loop: Direct) -> TeamWork:
     """Each own (output) channel from the input; places: X, W, Y and D if there is a bias."""
@@ -223,7 +250,8 @@ def published(site: Site, loop: Direct, nest: str) -> TeamWork:
         gathered, others = ("ci", "co") if nest.endswith("_ig") else ("co", "ci")
         channels = {gathered: loop.own, others: loop.others}
         strides["W"] = (channels["ci"] * geometry.window, *window)
-    sizes = {**loop.published_sizes(), **channels, "hi": hi, "wi": wi, "ho": ho, "wo": wo}
+    of_window = {"hk": geometry.hk, "wk": geometry.wk, "stride": geometry.strides[0]}
+    sizes = {**of_window, **reach.counts(), **channels, "hi": hi, "wi": wi, "ho": ho, "wo": wo}
     return site.team(nest, sizes, strides, macs=loop.macs)
 
 
