@@ -89,9 +89,10 @@ def matmul_work(
 ) -> TeamWork:
     """C[N,M] = A[N,K] . B[K,M], or A . B^T with B[M,K] when `trans_b`, on `cores` cores.
 
-    With `accumulate` the product is added to C (see `trainlib.kernels.accumulate`). `element_bytes` is the
-    size of the data, if it is not that of the kernel: see `team_work`. Raises InputError for an unknown
-    kernel or codegen, sizes below 1, data the kernel has no form for and a transposition it does not do.
+    A depthwise kernel: C[n,m] = sum over k of A[n,k] B[m,n,k], n channels, k taps, m positions. With
+    `accumulate` the product is added to C (see `trainlib.kernels.accumulate`). `element_bytes` is the size of
+    the data, if it is not that of the kernel: see `team_work`. Raises InputError for an unknown kernel or
+    codegen, sizes below 1, data the kernel has no form for and a transposition it does not do.
     """
     positive("matmul", n=n, k=k, m=m, cores=cores)
     size = element_bytes or library.header(codegen, kernel).element_bytes
@@ -102,60 +103,18 @@ def matmul_work(
             where="kernel",
             cure=f"{'add' if nest.header.trans_b else 'remove'} --trans-b",
         )
+    sizes, of_b = {"N": n, "K": k, "M": m, "trans_b": int(trans_b)}, (1, k) if trans_b else (m, 1)
+    if nest.header.is_depthwise:
+        sizes, of_b = {"N": n, "K": k, "M": m}, (1, k, n * k)
     arrays = {
         "A": Array(a_address, (k, 1), size),
-        "B": Array(b_address, (1, k) if trans_b else (m, 1), size),
+        "B": Array(b_address, of_b, size),
         "C": Array(c_address, (m, 1), size),
     }
-    sizes = {"N": n, "K": k, "M": m, "trans_b": int(trans_b)}
     return team_work(
         codegen,
         nest.header.name,
         sizes,
-        arrays,
-        cores,
-        macs=n * k * m,
-        element_bytes=size,
-        library=library,
-        accumulate=accumulate,
-    )
-
-
-def depthwise_work(
-    kernel: str,
-    codegen: str,
-    n: int,
-    k: int,
-    m: int,
-    cores: int,
-    a_address: int,
-    b_address: int,
-    c_address: int,
-    *,
-    library: KernelLibrary = LIBRARY,
-    accumulate: bool = False,
-) -> TeamWork:
-    """Depthwise matmul C[n,m] = sum over k of A[n,k] B[m,n,k]: n channels, k taps, m positions, fp32.
-
-    `kernel` is one of `depthwise_names`. Raises InputError for unknown kernel or codegen and sizes below 1.
-    """
-    positive("depthwise", n=n, k=k, m=m, cores=cores)
-    nest = library.kernel(codegen, kernel, accumulate=accumulate)
-    if not nest.header.is_depthwise:
-        names = depthwise_names(codegen)
-        raise InputError(
-            f"kernel '{kernel}' is not a depthwise kernel", where="kernel", cure=suggestion(kernel, names)
-        )
-    size = nest.header.element_bytes
-    arrays = {
-        "A": Array(a_address, (k, 1), size),
-        "B": Array(b_address, (1, k, n * k), size),
-        "C": Array(c_address, (m, 1), size),
-    }
-    return team_work(
-        codegen,
-        kernel,
-        {"N": n, "K": k, "M": m},
         arrays,
         cores,
         macs=n * k * m,
@@ -208,7 +167,7 @@ def loop_work(
 
 def _matmul(library: KernelLibrary, codegen: str, name: str, accumulate: bool) -> Kernel:
     kernel = library.kernel(codegen, name, accumulate=accumulate)
-    if not kernel.header.is_matmul:
+    if not (kernel.header.is_matmul or kernel.header.is_depthwise):
         matmuls = [item for item in library.kernel_names(codegen) if library.header(codegen, item).is_matmul]
         raise InputError(f"'{name}' is not a matmul kernel", where="kernel", cure=suggestion(name, matmuls))
     return kernel
