@@ -40,11 +40,12 @@ class Reach(Struct, frozen=True):
         pad: int = 0,
     ) -> Reach:
         """That of a window of rows and columns on a whole image."""
-        read = []
+        along = []
         for size, taps, count in zip(image, kernel, positions, strict=True):
             places = np.arange(count)[:, None] * stride + np.arange(taps) - pad
-            read.append(np.where((places >= 0) & (places < size), places, -1))
-        return cls(*read, *image)
+            along.append(np.where((places >= 0) & (places < size), places, -1))
+        rows, columns = along
+        return cls(rows, columns, *image)
 
     @property
     def positions(self) -> int:
