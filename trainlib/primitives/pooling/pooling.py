@@ -261,8 +261,8 @@ class Pooling(FormulaLowering):
 
     def formula(self, area: Area, build: TileBuilder) -> Function:
         """That of the boxes of a tile."""
-        read = "dy" if "dy" in area.op else "x"
-        return partial(self.function, area.op, *(_plane(area, role) for role in (area.op.writes[0], read)))
+        result, read = area.op.writes[0], "dy" if "dy" in area.op else "x"
+        return partial(self.function, area.op, _plane(area, result), _plane(area, read))
 
     def known(self, area: Area, build: TileBuilder) -> Mapping[str, int]:
         """Where windows begin."""
