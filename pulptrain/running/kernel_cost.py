@@ -129,9 +129,8 @@ def _work(
         raise InputError(f"kernel '{name}' cannot transpose B", where="--trans-b", cure="remove the option")
     b_elements = k * m * (n if header.is_depthwise else 1)
     a_bytes, b_bytes = align(header.element_bytes * n * k), align(header.element_bytes * b_elements)
-    addresses = 0, a_bytes, a_bytes + b_bytes
-    sizes = n, k, m, trans_b, cores
-    return matmul_work(name, codegen, *sizes, *addresses, library=library, accumulate=accumulate)
+    last = (trans_b, cores, 0, a_bytes, a_bytes + b_bytes)
+    return matmul_work(name, codegen, n, k, m, *last, library=library, accumulate=accumulate)
 
 
 def _library(name: str, codegen: str) -> tuple[KernelLibrary, str]:

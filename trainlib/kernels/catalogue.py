@@ -103,9 +103,11 @@ def matmul_work(
             where="kernel",
             cure=f"{'add' if nest.header.trans_b else 'remove'} --trans-b",
         )
-    sizes, of_b = {"N": n, "K": k, "M": m, "trans_b": int(trans_b)}, (1, k) if trans_b else (m, 1)
+    sizes = {"N": n, "K": k, "M": m}
     if nest.header.is_depthwise:
-        sizes, of_b = {"N": n, "K": k, "M": m}, (1, k, n * k)
+        of_b: tuple[int, ...] = (1, k, n * k)
+    else:
+        sizes, of_b = {**sizes, "trans_b": int(trans_b)}, (1, k) if trans_b else (m, 1)
     arrays = {
         "A": Array(a_address, (k, 1), size),
         "B": Array(b_address, of_b, size),

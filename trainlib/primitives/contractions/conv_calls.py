@@ -266,7 +266,8 @@ def bias_add_call(tile: LoopTile, image: str) -> KernelCall:
     """image += bias per channel: a fork of its own, so that the matmul is finished (see trainlib's race)."""
     geometry = ConvGeometry.of(tile.op.attributes)
     sizes = {"channels": tile.count("co"), "positions": tile.count("ho", "wo")}
-    placed = {"Y": Piece(image, strides=conv_nests.planes(geometry, **sizes)), "D": BIAS}
+    strides = conv_nests.planes(geometry, **sizes)
+    placed: dict[str, Piece | str] = {"Y": Piece(image, strides=strides), "D": BIAS}
     reads, writes = (image, BIAS), (image,)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
@@ -295,7 +296,7 @@ def bias_sum_call(
     sizes = {"channels": last - first, "positions": max(positions, 1)}
     channel, position = conv_nests.planes(geometry, **sizes)
     strides = channel, sizes["channels"] * sizes["positions"], position
-    placed = {"Y": Piece(sources[0], strides=strides), "D": BIAS_GRADIENT}
+    placed: dict[str, Piece | str] = {"Y": Piece(sources[0], strides=strides), "D": BIAS_GRADIENT}
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         images = [geometry.image_chw(array)[first:last, rows, columns] for array in arrays]
