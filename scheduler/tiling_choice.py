@@ -460,7 +460,8 @@ def _note(tiler: Tiler, chosen: Tiling, listed: ShortList) -> str:
     if not 0 < single < listed.fewest_tiles:
         return listed.note
     shrunk = (
-        f"smaller tiles, to fit {tiler.buffer_depth} buffers per operand in L1: {len(chosen.tiles)} tiles, "
+        f"smaller tiles, to fit {min(tiler.buffer_depth, len(chosen.tiles))} buffers per operand in L1: "
+        f"{len(chosen.tiles)} tiles, "
         f"where {single} would do with single buffering"
     )
     return f"{shrunk}; {listed.note}" if listed.note else shrunk

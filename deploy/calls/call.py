@@ -111,11 +111,8 @@ def _fields(body: str, file: str) -> tuple[Field, ...]:
         for item in names.split(","):
             match = _FIELD.fullmatch(item.strip())
             if match is None or ctype not in ("int", *C_TYPES.values()):
-                what, cure = (
-                    f"cannot read the struct field '{ctype} {item.strip()}'",
-                    "write int NAME or TYPE *NAME",
-                )
-                raise ConfigError(what, where=file, cure=cure)
+                what = f"cannot read the struct field '{ctype} {item.strip()}'"
+                raise ConfigError(what, where=file, cure="write int NAME or TYPE *NAME")
             fields.append(Field(ctype, match["name"], bool(match["pointer"]), int(match["count"] or 0)))
     return tuple(fields)
 
@@ -246,16 +243,12 @@ def c_calls(action: Compute, op: Op) -> tuple[CCall, ...]:
     nest = team.origin.calls[0]
     refuse(nest.codegen, kernel, (*effect.reads, *effect.writes))
     # A loop of an elementwise table computes what its entry says; its nest is the price.
-    made = (
-        None if kernel in kernel_sources() and "loop" not in effect.details else generated(action, op, kernel)
-    )
-    if made is not None:
+    by_hand = kernel in kernel_sources() and "loop" not in effect.details
+    if not by_hand and (made := generated(action, op, kernel)) is not None:
         return (_generated_call(made),)
     if kernel not in kernel_sources():
-        codegen = nest.codegen
-        raise InputError(
-            f"codegen {codegen} has no C source for kernel {kernel}", cure="use another kernel or codegen"
-        )
+        what = f"codegen {nest.codegen} has no C source for kernel {kernel}"
+        raise InputError(what, cure="use another kernel or codegen")
     nest = in_lanes(nest._replace(kernel=kernel), effect.details.get("order"))
     called = products(nest, effect) or [(nest, team.origin.addresses)]
     return tuple(_call(one, addresses, effect, op) for one, addresses in called)

@@ -232,7 +232,8 @@ class Symbol(NDArrayOperatorsMixin):
 
 def _refused(what: str) -> InputError:
     return InputError(
-        f"deploy cannot translate a formula with {what} to C", cure=f"use another layer, or extend {__name__}"
+        f"deploy cannot translate a formula with {what} to C",
+        cure="use another layer, or add the function to deploy/calls/expression.py",
     )
 
 

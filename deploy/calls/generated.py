@@ -86,7 +86,10 @@ def generated(action: Compute, op: Op, name: str = "") -> Generated | None:
             return _of_rows(action, op, nest, effect.details["rows"])
         return _of_loss(action, effect, op, nest) if "formula" in effect.details else None
     except (InputError, AttributeError, IndexError, TypeError) as error:  # what arrays can and symbols cannot
-        what, cure = f"no C source for kernel {nest}: {error}", "use a layer that docs/deploy.md lists"
+        what, cure = (
+            f"no C source for kernel {nest}: {getattr(error, 'message', error)}",
+            "use a layer that docs/deploy.md lists",
+        )
         raise InputError(what, where=op.name, cure=cure) from None
 
 

@@ -63,10 +63,11 @@ def kernel_cost(
         dtype = next(item.word for item in DTYPES if item.bytes == header.element_bytes)
     elif element_bytes_of(dtype) != header.element_bytes:
         names = ", ".join(kernel_names(settings.codegen, dtype))
+        own = " or ".join(item.word for item in DTYPES if item.bytes == header.element_bytes)
         raise InputError(
             f"kernel '{name}' needs elements of {header.element_bytes} bytes, not {dtype}",
             where="--dtype",
-            cure=f"use one of the kernels for {dtype}: {names}" if names else "use another dtype",
+            cure=f"use --dtype {own}" + (f", or one of the kernels for {dtype}: {names}" if names else ""),
         )
     how = {"trans_b": trans_b, "accumulate": accumulate}
     work = _work(library, settings.codegen, name, timing.cores, n, k, m, **how)

@@ -46,7 +46,7 @@ def test_every_node_knows_its_line():
         ("1: a\n", 1, "every key must be text"),
         ("[1]: a\n", 1, "every key must be text"),
         ("a: 2001-01-01\n", 1, "date is not supported"),
-        ("a: !thing 1\n", 1, "YAML syntax error"),
+        ("a: !thing 1\n", 1, "the YAML tag '!thing' is not supported"),
         ("", 1, "the file is empty"),
         ("# nothing\n", 1, "the file is empty"),
         ("a: \x01\n", 1, "YAML error"),

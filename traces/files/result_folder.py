@@ -132,7 +132,9 @@ def read_json(path: Path, again: str) -> dict[str, Any]:
         raise InputError(f"cannot read {path}: {error.strerror}", cure=cure) from error
     except (ValueError, RecursionError) as error:
         raise InputError(
-            f"the file is not valid JSON: {error}", where=str(path), cure=f"run `{again}` again"
+            f"the file is not valid JSON: {str(error).partition(';')[0]}",
+            where=str(path),
+            cure=f"run `{again}` again",
         ) from error
     if not isinstance(content, dict):
         raise InputError("the file does not hold a JSON object", where=str(path), cure=f"run `{again}` again")

@@ -273,7 +273,10 @@ class _Parser:
         match = _CODE.match(self.text, self.position)
         if match is None or match.group(1) not in CODES:
             bad = self.text[self.position : self.position + 8].split()[0]
-            raise self.fail(f"unknown instruction code '{bad}'", f"use one of {' '.join(CODES)}")
+            listed = ", ".join(f"{letter} ({op.name.lower()})" for letter, op in CODES.items())
+            raise self.fail(
+                f"unknown instruction code '{bad[0]}' in '{bad}'", f"use one of {listed}; docs/kernels.md"
+            )
         letter, increment, width, uses_load = match.groups()
         op = CODES[letter]
         self.position = match.end()
@@ -287,7 +290,9 @@ class _Parser:
         uses_load = uses_load or ("'" if self.accept("'") else None)
         before = self.registers.previous
         if uses_load and (before is None or before.op not in (Op.LOAD, Op.LOAD_L2, Op.MUL)):
-            raise self.fail(f"no load or multiply right before '{letter}''", "remove the quote")
+            raise self.fail(
+                f"the mark ' of '{letter}'' needs a load or multiply right before", "remove the mark '"
+            )
         taken, taken_if = self.direction(op)
         named = self.named_registers()
         instruction = self.registers.instruction(op, bool(uses_load), int(width or 4), stream, named)

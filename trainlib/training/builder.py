@@ -117,10 +117,11 @@ class GraphBuilder:
         if variant != DEFAULT and primitive.in_variant(variant, plan.attributes):
             plan = replace(plan, attributes={**plan.attributes, VARIANT: variant})
         elif spec.variant not in (None, DEFAULT):
+            needs = primitive.needs_of(variant)
             raise UnsupportedLayerError(
-                f"variant {variant} of {spec.type} does not support all options of this layer",
+                f"variant {variant} of {spec.type} needs {needs}",
                 where=where,
-                cure=f"use variant: {DEFAULT}, or remove options that PULP-TrainLib's code does not have",
+                cure=f"use {needs}, or variant: {DEFAULT}",
             )
         roles = {f"x{number or ''}": name for number, name in enumerate(inputs)}
         layer = BuiltLayer(spec, primitive, plan, dtype, roles, tuple(roles), (), ())

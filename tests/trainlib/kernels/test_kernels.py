@@ -110,7 +110,7 @@ def test_an_inner_loop_may_start_at_an_outer_variable() -> None:
         ("A\nX", "k.yaml:11: unknown instruction code 'X'"),
         ("for i in 0..N hw { A", "k.yaml:10: a '{' is never closed"),
         ("for i in 0..N branch { B A }", "k.yaml:10: a branch loop must end with its closing B"),
-        ("A\n\nF'", "k.yaml:12: no load or multiply right before 'F''"),
+        ("A\n\nF'", "k.yaml:12: the mark ' of 'F'' needs a load or multiply right before"),
         ("for i in 0..N { A }", "k.yaml:10: a loop lacks its kind"),
         ("for i in 0..N hw { for i in 0..N hw { A } }", "an outer loop has the variable 'i', too"),
         ("for i in 0..N hw { L:A(i*i) }", "is not linear in the loop variable 'i'"),

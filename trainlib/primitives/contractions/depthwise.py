@@ -39,7 +39,8 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
 
 
 def _published(result: str) -> dict[str, Variant]:
-    return {AS_PUBLISHED: Variant(convolution_step(result, "published"), published_depthwise)}
+    needs = "stride 1, padding 0, dilation 1 and CHW"
+    return {AS_PUBLISHED: Variant(convolution_step(result, "published"), published_depthwise, needs)}
 
 
 PRIMITIVE = LayerPrimitive(

@@ -92,6 +92,7 @@ PRIMITIVE = LayerPrimitive(
             Pooling("maxpool_bw", "X:x G:dx Y:dy", _search, IMAGE).step("IG", "x dy -> dx"),
         ),
         offered=_published,
+        needs="padding 0 and the same stride in rows and columns",
     ),
     examples=(
         Example({"kernel": 2}, (DrawnInput((3, 6, 4), distinct=True),)),
