@@ -19,7 +19,6 @@ from scheduler.addresses.allocation import align
 from traces.stall_words import every_stall
 from traces.text_table import table_lines
 from trainlib.kernels.catalogue import (
-    depthwise_work,
     element_bytes_of,
     is_free_loop,
     kernel_names,
@@ -127,14 +126,12 @@ def _work(
                 )
         sizes = {"N": n, "K": k, "M": m, "elements": n * m}
         return loop_work(codegen, name, sizes, cores, library=library)[0]
+    if trans_b and header.is_depthwise:
+        raise InputError(f"kernel '{name}' cannot transpose B", where="--trans-b", cure="remove the option")
     b_elements = k * m * (n if header.is_depthwise else 1)
     a_bytes, b_bytes = align(header.element_bytes * n * k), align(header.element_bytes * b_elements)
-    last = (cores, 0, a_bytes, a_bytes + b_bytes)
-    if not header.is_depthwise:
-        return matmul_work(name, codegen, n, k, m, trans_b, *last, library=library, accumulate=accumulate)
-    if trans_b:
-        raise InputError(f"kernel '{name}' cannot transpose B", where="--trans-b", cure="remove the option")
-    return depthwise_work(name, codegen, n, k, m, *last, library=library, accumulate=accumulate)
+    last = (trans_b, cores, 0, a_bytes, a_bytes + b_bytes)
+    return matmul_work(name, codegen, n, k, m, *last, library=library, accumulate=accumulate)
 
 
 def _library(name: str, codegen: str) -> tuple[KernelLibrary, str]:

@@ -17,10 +17,10 @@ from configs.errors import InputError
 from configs.suggest import suggestion
 from configs.values import Struct, replace
 from scheduler.search.fingerprint import fingerprint, model_version
-from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.short_list import overhead_cycles
 from scheduler.tiles.tiling import Tiler
 from scheduler.tiles.tiling_candidates import TilingCandidates, enumerate_tilings
+from scheduler.tiles.transfer_cost import DmaCost
 from scheduler.tuner.objective import Objective
 from scheduler.tuner.task import Task
 from trainlib.ir.steps import KernelChoice

@@ -34,7 +34,7 @@ from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.numerics import widened
 from trainlib.ir.steps import KernelCall, KernelChoice, find_part
 from trainlib.ir.varying import Varying
-from trainlib.kernels.catalogue import depthwise_names, depthwise_work, kernel_names, matmul_work
+from trainlib.kernels.catalogue import depthwise_names, kernel_names, matmul_work
 from trainlib.kernels.library import FP32_BYTES, LIBRARY
 from trainlib.primitives.definition import DrawnInput, LayerPrimitive, OptimizerPrimitive
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering
@@ -302,10 +302,7 @@ def _of_matmuls() -> Iterator[Called]:
             tile = _Tile({name: np.ones(shape, np.float32) for name, shape in arrays.items()})
             places = [tile.places[name] for name in arrays]
             addresses = [place.address for place in places]
-            if header.is_depthwise:
-                team = depthwise_work(kernel, CODEGEN, n, k, m, cores, *addresses)
-            else:
-                team = matmul_work(kernel, CODEGEN, n, k, m, trans_b, cores, *addresses)
+            team = matmul_work(kernel, CODEGEN, n, k, m, trans_b, cores, *addresses)
             effect = Effect(tuple(places[:2]), (places[2],), lambda _: ())
             yield from _as_c(Compute(0, team=team, effect=effect), _NO_OP, tile.image.tobytes())
 

@@ -155,10 +155,7 @@ def _separated(graph: TrainingGraph) -> tuple[TrainingGraph, TrainingGraph]:
         for name, tensor in graph.tensors.items()
         if tensor.kind not in KEPT_KINDS or tensor.alias_of is None or name in written
     }
-    return (
-        replace(graph, tensors=tensors, ops=ops),
-        replace(update, labels=(), backward={}, kept=()),
-    )
+    return replace(graph, tensors=tensors, ops=ops), replace(update, kept=())
 
 
 def _clipped(graph: TrainingGraph, wanted: GradientOptions) -> TrainingGraph:
@@ -395,21 +392,11 @@ def only(graph: TrainingGraph, ops: Sequence[Op]) -> TrainingGraph:
     for name, tensor in graph.tensors.items():
         if name not in used:
             continue
-        given = name not in written and tensor.kind not in ("weight", "buffer", "optimizer_state")
+        given = name not in written and tensor.kind not in KEPT_KINDS
         alias = graph.storage_of(name) if tensor.alias_of is not None else None
         tensors[name] = replace(tensor, kind="input" if given else tensor.kind, alias_of=alias)
-    return replace(
-        graph,
-        tensors=tensors,
-        ops=tuple(ops),
-        outputs=(),
-        losses=tuple(name for name in graph.losses if name in written),
-        labels=tuple(name for name in graph.labels if name in tensors),
-        weights=tuple(name for name in graph.weights if name in tensors),
-        gradients={},
-        draws={name: draw for name, draw in graph.draws.items() if name in tensors},
-        kept=tuple(sorted(written)),
-    )
+    kept = tuple(sorted(written))
+    return replace(graph.of_ops(ops), tensors=tensors, outputs=(), gradients={}, kept=kept)
 
 
 def initial_value(tensor: Tensor, seed: int) -> Array:

@@ -12,6 +12,7 @@ import re
 
 from arch.spec.program import Compute
 from arch.spec.timing import SocTiming
+from configs.dtypes import FP32
 from configs.suggest import suggestion
 from scheduler.validation.rows.cases import BUILD, CORES, CYCLES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.rows.layer_steps import WEIGHT_DECAY, layer_graph, update_graph
@@ -20,8 +21,8 @@ from scheduler.validation.rows.measured_code import gap_bytes, measured_on_rtl, 
 from scheduler.validation.rows.prediction import Prediction
 from scheduler.validation.rows.programs import kernels_of, options_of, predicted, program_of
 from trainlib.ir.graph import TrainingGraph
-from trainlib.kernels.catalogue import im2row_work, loop_names, loop_work
-from trainlib.kernels.library import FP32_BYTES
+from trainlib.kernels.catalogue import loop_names, loop_work
+from trainlib.primitives.contractions.conv_nests import Reach, Site, im2row
 
 COLUMNS = (
     *MACHINE_COLUMNS,
@@ -114,21 +115,14 @@ def _alone(case: Case, extents: tuple[int, ...]) -> tuple[list[Compute], SocTimi
     """im2col of a CHW image: a kernel of the library that no layer of ours runs."""
     ci, hi, hk, stride, pad = extents
     ho = (hi + 2 * pad - hk) // stride + 1
-    team = im2row_work(
-        case.text("codegen"),
-        mode="FW",
-        ci=ci,
-        hi=hi,
-        wi=hi,
-        hk=hk,
-        wk=hk,
-        ho=ho,
-        wo=ho,
+    places = {"X": 0, "R": FP32.bytes * ci * hi * hi}
+    team = im2row(
+        Site(case.text("codegen"), case.number("cores"), FP32, places),
+        "FW",
+        Reach.of((hi, hi), (hk, hk), (ho, ho), stride, pad),
+        ci,
         stride=stride,
-        pads=(pad, pad, pad, pad),
-        cores=case.number("cores"),
-        source_address=0,
-        target_address=FP32_BYTES * ci * hi * hi,
+        padded=pad > 0,
         columns=True,
     )
     return [Compute(0, team=team)], without_wrapper(machine_of(case))

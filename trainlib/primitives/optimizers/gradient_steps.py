@@ -9,7 +9,7 @@ of the backward pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from configs.dtypes import BY_WORD, FP32, INT32, DType
 from configs.errors import InputError
@@ -77,12 +77,8 @@ def accumulate_gradients(graph: TrainingGraph, steps: int) -> tuple[TrainingGrap
         ops.append(_op(gradient_ops.ACCUMULATION, update.layer, roles, attributes))
     updates = [_renamed(update, names) for update in _updates(graph)]
     before = [op for op in graph.ops if op.step != "UPD"]
-    return (
-        _with_ops(graph, tensors, [*before, *ops]),
-        replace(
-            _with_ops(graph, tensors, updates), labels=(), losses=(), outputs=(), gradients={}, backward={}
-        ),
-    )
+    graph = replace(graph, tensors=tensors)
+    return graph.of_ops([*before, *ops]), replace(graph.of_ops(updates), outputs=())
 
 
 def average_weights(graph: TrainingGraph, share: float) -> TrainingGraph:
@@ -156,21 +152,3 @@ def _inserted(
     before = [op for op in graph.ops if op.step != "UPD"]
     updates = [_renamed(update, names) for update in _updates(graph)]
     return replace(graph, tensors=dict(tensors), ops=(*before, *ops, *updates))
-
-
-def _with_ops(graph: TrainingGraph, tensors: Mapping[str, Tensor], ops: Iterable[Op]) -> TrainingGraph:
-    """The graph of some ops, with the tensors they touch and the storage behind these."""
-    kept = tuple(ops)
-    used = {name for op in kept for name in (*op.inputs, *op.outputs)}
-    for name in tuple(used):
-        source = tensors[name].alias_of
-        while source is not None:
-            used.add(source)
-            source = tensors[source].alias_of
-    return replace(
-        graph,
-        tensors={name: tensor for name, tensor in tensors.items() if name in used},
-        ops=kept,
-        weights=tuple(name for name in graph.weights if name in used),
-        draws={name: draw for name, draw in graph.draws.items() if name in used},
-    )
