@@ -188,6 +188,8 @@ def parse_yaml(text: str, file: str) -> Node:
         ) from None
 
 
+_OPEN_QUOTE = r"unexpected end of stream|unexpected document separator"
+
 _SYNTAX = (
     (r"'\\t'", "a tab instead of spaces", "indent with spaces"),
     (
@@ -196,8 +198,8 @@ _SYNTAX = (
         "add a '{0}', or a ',' between two items",
     ),
     (
-        r"unexpected end of stream|unexpected document separator",
-        "the quote of line {start} is not closed",
+        _OPEN_QUOTE,
+        "the quote that begins in this line is not closed",
         "add a quote at the end of the text",
     ),
     (
@@ -223,9 +225,14 @@ _SYNTAX = (
         "add the value, close every bracket, or put the text in quotes",
     ),
     (
-        r"the node content, but found '(.*)'|expected <block end>, but found '(.*)'",
-        "a value is missing, or text in front of it needs quotes",
-        "add the value, or put the text in quotes",
+        r"(?:block (?:node|mapping|collection|sequence)|<block end>).*found '([\]}])'",
+        "'{0}' closes no bracket",
+        "remove the '{0}', or put the text in quotes",
+    ),
+    (
+        r"(?:the node content|<block end>), but found '(.*)'",
+        "'{0}' stands where a value is needed",
+        "put the text in quotes, or add the missing value",
     ),
     (
         r"single document",
@@ -269,6 +276,7 @@ def _syntax_error(error: MarkedYAMLError, text: str, file: str) -> ConfigError:
         match = re.search(pattern, parser_words)
         if match is not None:
             meant, cure = (form.format(*match.groups(), start=start) for form in (meaning, help_text))
+            number = start if pattern == _OPEN_QUOTE else number
             break
     lines = text.splitlines()
     shown = lines[number - 1].strip() if number <= len(lines) else ""

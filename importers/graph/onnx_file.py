@@ -272,8 +272,8 @@ def _external(proto: onnx.TensorProto, size_bytes: int, file: Path, where: str) 
             )
         if length != size_bytes or offset < 0 or offset + length > target.stat().st_size:
             raise _wrong(
-                f"the tensor needs {size_bytes} B, but the model places it in {length} B from byte {offset} "
-                f"on of {location!r}, a file of {target.stat().st_size} B",
+                f"the tensor needs {size_bytes} B. The model says that it is bytes {offset} to "
+                f"{offset + length} of {location!r}, a file of {target.stat().st_size} B",
                 where,
                 "use the complete files, or save the model again",
             )
@@ -288,7 +288,8 @@ def _external(proto: onnx.TensorProto, size_bytes: int, file: Path, where: str) 
 def _checked_sizes(sizes: Sequence[int], where: str) -> tuple[int, ...]:
     if any(size < 0 for size in sizes) or prod(sizes) > MOST_ELEMENTS:
         wrong = "a negative size" if min(sizes) < 0 else f"more than {MOST_ELEMENTS:,} elements, the limit"
-        raise _wrong(f"shape {list(sizes)} has {wrong}", where, "use smaller sizes, each 0 or more")
+        cure = "use sizes of 0 or more" if min(sizes) < 0 else "use smaller sizes"
+        raise _wrong(f"shape {list(sizes)} has {wrong}", where, cure)
     return tuple(sizes)
 
 

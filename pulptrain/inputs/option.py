@@ -298,8 +298,9 @@ class ChipOptions(TypedDict, total=False):
         Option(
             "readable|tables",
             "Form of the program: readable: one C function per op; tables: the ops as tables in L1, "
-            "executed by one small loop, so that the code fits a small instruction cache; tiny programs keep "
-            "functions (default: that of the SoC, but readable if the instruction caches start warm).",
+            "executed by one small loop, so that the code fits a small instruction cache. Programs too "
+            "small to gain from tables have functions in both cases. Default: that of the SoC; readable with "
+            "--icache warm.",
             MACHINE,
             path="form",
         ),

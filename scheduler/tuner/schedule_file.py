@@ -262,7 +262,7 @@ def _options(
                 ) from None
         has_kernel = bool(lowering_of(op).default_kernel(op))
         if candidate.kernel and not has_kernel:
-            without = f" in variant {own_variant(op)}" if own_variant(op) else ""
+            without = f" in its variant '{own_variant(op)}'" if own_variant(op) else ""
             raise ConfigError(
                 f"{choice.op} does not use a matmul kernel{without}",
                 where=where("kernel"),

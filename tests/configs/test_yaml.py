@@ -37,7 +37,7 @@ def test_every_node_knows_its_line():
         ("a:\n  b: 1\n  b: 2\n", 3, "duplicate key 'b'"),
         ("a: [1, 2\nb: 3\n", 2, "YAML syntax error"),
         ("a: 1\n\tb: 2\n", 2, "YAML syntax error"),
-        ("a: 'open\n", 2, "YAML syntax error"),
+        ("a: 'open\n", 1, "YAML syntax error"),
         ("a: 1\n---\nb: 2\n", 2, "YAML syntax error"),
         ("a: *nowhere\n", 1, "YAML syntax error"),
         ("a: &x {b: 1}\nc: *x\n", 1, "YAML aliases (*name) are not supported"),

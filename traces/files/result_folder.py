@@ -63,7 +63,7 @@ def _refuse_foreign_folder(folder: Path, name: str, option: str) -> None:
             f"{name!r} has files that pulptrain did not write, e.g. {others[0]}; results need a separate "
             "folder",
             where=option,
-            cure=f"use a separate folder: {Path(name) / 'out'}",
+            cure=f"use a new folder, e.g. {option} {Path(name) / 'new'}",
         )
 
 

@@ -106,7 +106,8 @@ def _parameters(case: Case) -> tuple[int, ...]:
         raise case.error(f"parameters '{text}' are not CIxHIxHKxSTRIDExPADxHWC", "write e.g. 8x8x3x1x0x0")
     ci, hi, hk, stride, pad, hwc = (int(part) for part in text.split("x"))
     if stride < 1 or not 1 <= hk <= hi + 2 * pad or ci < 1:
-        raise case.error(f"parameters '{text}' do not describe an image", "use sizes of 1 or more")
+        wrong = f"parameters '{text}' (CIxHIxHKxSTRIDExPADxHWC): CI or STRIDE is 0, or HK not 1 to HI + 2 PAD"
+        raise case.error(wrong, "write e.g. 8x8x3x1x0x0")
     return ci, hi, hk, stride, pad, hwc
 
 

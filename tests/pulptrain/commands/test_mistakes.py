@@ -252,7 +252,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "run quote.yaml",
-            "quote.yaml:3: YAML syntax error: the quote of line 1 is not closed",
+            "quote.yaml:1: YAML syntax error: the quote that begins in this line is not closed; "
+            "the line is: name: 'm",
             "add a quote at the end of the text",
         ),
         (

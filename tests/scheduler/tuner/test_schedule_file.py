@@ -114,7 +114,12 @@ def line_of(path: Path, text: str) -> int:
         ("op: relu.FW", "op: conv.FW", None, "twice"),
         ("kernel: mm_M\n", "kernel: mm_Q\n", "mm_Q", "unknown kernel 'mm_Q'"),
         ("variant: dma", "variant: gpu", "variant: gpu", "unknown variant 'gpu'"),
-        ("variant: dma", "variant: none", "kernel: mm_M", "does not use a matmul kernel in variant none"),
+        (
+            "variant: dma",
+            "variant: none",
+            "kernel: mm_M",
+            "does not use a matmul kernel in its variant 'none'",
+        ),
         ("variant: dma", "im2col: gpu", "im2col: gpu", "unknown variant 'gpu'"),
         ("variant: dma", "variant: dma\n    im2col: dma", "im2col: dma", "is the former name of 'variant'"),
         (

@@ -178,8 +178,8 @@ def test_a_row_that_no_machine_can_measure_is_refused_with_its_line(
     header, rows = measured_rows(kind)
     path = with_cell(tmp_path, header, next(row for row in rows if text in row), column, cell)
     message = (
-        r"row '.*(no (element|lines of)|but n_traffic_cores is 0|are none, more than 64|lines of 65536 B"
-        r"|must hold the cache lines)"
+        r"row '.*(no (element|lines of)|but n_traffic_cores is 0|are not 1 to 64|lines of 65536 B"
+        r"|must be a number per kernel)"
     )
     with pytest.raises(InputError, match=message) as caught:
         validate(kind, path, workers=1)

@@ -109,7 +109,7 @@ def test_an_inner_loop_may_start_at_an_outer_variable() -> None:
     [
         ("A\nX", "k.yaml:11: unknown instruction code 'X'"),
         ("for i in 0..N hw { A", "k.yaml:10: a '{' is never closed"),
-        ("for i in 0..N branch { B A }", "k.yaml:10: a branch loop must end with its closing B"),
+        ("for i in 0..N branch { B A }", "k.yaml:10: a loop of kind 'branch' must end with B"),
         ("A\n\nF'", "k.yaml:12: the mark ' of 'F'' needs a load or multiply right before"),
         ("for i in 0..N { A }", "k.yaml:10: a loop lacks its kind"),
         ("for i in 0..N hw { for i in 0..N hw { A } }", "an outer loop has the variable 'i', too"),
@@ -117,7 +117,7 @@ def test_an_inner_loop_may_start_at_an_outer_variable() -> None:
         ("for i in 0..N hw { for j in 0..i hw { A } }", "the trips depend on the variable of another loop"),
         ("if (open('x')) { A }", "uses syntax that is not allowed"),
         ("L:A(0)*2", "cannot repeat"),
-        ("A+", "not an access to memory"),
+        ("A+", "does not access memory"),
         ("L.3", "use a width of 1, 2 or 4"),
     ],
 )
