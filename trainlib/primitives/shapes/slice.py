@@ -37,7 +37,8 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     output = (*shape[: 1 + axis], stop - start, *shape[2 + axis :])
     pads = [(0, 0)] * (len(shape) - 1)
     pads[axis] = (-start, stop - size)
-    return LayerPlan(output, attributes={"pads": tuple(pads)})
+    said = {"axis": axis, "start": start, "stop": stop}
+    return LayerPlan(output, attributes={**said, "pads": tuple(pads)})
 
 
 PRIMITIVE = LayerPrimitive(
