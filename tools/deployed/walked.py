@@ -72,7 +72,8 @@ def sums(walks: Sequence[Mapping[str, Any]]) -> tuple[int, int, int, int]:
 
 
 def solved(walks: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Cycles by kind of record that fit those of tables best; of kinds that enough tables have."""
+    """Cycles by kind of record that fit those of tables best; of kinds that enough tables have; without
+    loops, whose turns and words that change are too few to be parted."""
     has = Counter(chain.from_iterable(+Counter(walk["records"]) for walk in walks))
     kinds = [kind for kind in KINDS if has[kind] >= ENOUGH]
     taken = [walk for walk in walks if (+Counter(walk["records"])).keys() <= set(kinds)]
@@ -93,8 +94,6 @@ KINDS = {
     "fork": "fork",
     "alone": "call of core 0 alone, more than a fork",
     "fetch": "fetch of tables",
-    "loop": "turn of a loop",
-    "changed": "word that it changes",
 }
 
 

@@ -47,12 +47,11 @@ def test_kernels_have_the_instructions_that_were_counted() -> None:
 
 
 def test_the_walk_of_tables_is_priced_as_it_is_executed() -> None:
-    """Transfers of lines are priced as in a tile loop of a library, which has more code."""
-    walks = [walk for found in walks_by_model().values() for walk in found]
-    without_lines = [walk for walk in walks if not walk["records"].get("transfer_2d")]
-    tables, _, cycles, priced = sums(without_lines)
-    assert tables >= 50
-    assert abs(priced / cycles - 1) <= 0.05
+    """Of the first five models the prices were read off; the others test them."""
+    for model, walks in walks_by_model().items():
+        _, _, cycles, priced = sums(walks)
+        assert abs(priced / cycles - 1) <= 0.05, model
+    assert len(walks_by_model()) >= 8
 
 
 @pytest.mark.parametrize("kernel", ["mm", "mm_M", "mm_u2", "mm_unroll_2x4", "mm_M_unroll_4x2"])
