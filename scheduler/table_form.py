@@ -31,12 +31,13 @@ TABLE_KIND = "table"
 
 
 def table_of(op: OpActions, sizes: Sizes) -> tuple[int, int]:
-    """Bytes of the table of an op, by the rule, and cycles core 0 takes to walk it beside the calls."""
+    """Bytes of the table of an op, by the rule, and cycles core 0 takes to walk it: all around its transfers,
+    of other statements what is more than for a function."""
     known, cycles = sizes["table"], sizes["walk_cycles"]
 
     def of(nodes: Sequence[Node], around: tuple[Loop, ...]) -> tuple[int, int]:
         size_bytes = walk_cycles = 0
-        for node, *_ in in_records(nodes, is_wait):
+        for node, *more in in_records(nodes, is_wait):
             if isinstance(node, Loop):
                 more_bytes, more_cycles = of(node.body, (*around, node))
                 size_bytes += known["loop"] + more_bytes
@@ -49,6 +50,10 @@ def table_of(op: OpActions, sizes: Sizes) -> tuple[int, int]:
             changes = changes_of(op, node, around)
             size_bytes += known[word] + 4 * (words + -(-words // 32) + sum(changes))
             walk_cycles += cycles[word] + cycles["changed"] * len(changes)
+            if word == "wait":
+                walk_cycles += cycles["waits"] * (1 + len(more))
+            elif word == "fork" and not node.form[2]:
+                walk_cycles += cycles["alone"]
         return size_bytes, walk_cycles
 
     size_bytes, walk_cycles = of(op.table_nodes, ())
@@ -191,8 +196,8 @@ class _Adding:
         return len(self._actions) - 1
 
     def _move(self, actions: Sequence[Action], walk_cycles: int = 0, ends: Place | None = None) -> None:
-        """Append actions of an op, with what core 0 takes to walk its table on top of each transfer, and what
-        it ends with."""
+        """Append actions of an op, with what core 0 takes to walk its table in place of the tile loop around
+        each transfer, and what it ends with."""
         for action in actions:
             number = self._ids[action.id] = len(self._actions)
             moved = replace(action, id=number, deps=tuple([self._ids[each] for each in action.deps]))
@@ -208,7 +213,7 @@ def _by_transfer(op: OpActions, walk_cycles: int) -> int:
 
 def _walked(action: Action, walk_cycles: int, ends: Place | None) -> Action:
     if isinstance(action, DmaStart) and walk_cycles:
-        return replace(action, code_cycles=action.code_cycles + walk_cycles)
+        return replace(action, code_cycles=walk_cycles)
     if isinstance(action, Release) and ends is not None:
         return replace(action, places=(*action.places, ends))
     return action

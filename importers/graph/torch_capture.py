@@ -148,6 +148,12 @@ def export_module(
                 cure = (
                     "compute it without .data, e.g. by torch.nn.utils.parametrize, through which gradients go"
                 )
+            if missing := re.search(r"(\w+|<lambda>)(?:\.forward)?\(\) missing .*?: (.*)", reason):
+                reason = f"'{missing[1]}' is called without the arguments {missing[2]}"
+                cure = (
+                    "give them default values or bind them with functools.partial; a loss gets the output of "
+                    "the network and the labels"
+                )
             raise InputError(
                 f"torch.export cannot capture the module: {reason[:300]}", where=where, cure=cure
             ) from error
@@ -312,7 +318,9 @@ def _output(draft: Draft, signature: Any, made: Mapping[str, Any]) -> View | Ter
     names = [item.arg.name for item in signature.output_specs if item.kind.name == "USER_OUTPUT"]
     results = [made.get(name) for name in names if name in made]
     what = f"forward returns {len(names)} tensors, but one is needed"
-    cure = "pass loss=, a function of all tensors, or return only the tensor of the loss"
+    cure = (
+        "return only the tensor that the loss reads; in Python you can also pass loss=FUNCTION of all tensors"
+    )
     if len(results) == 1 or draft.problems:
         if results and isinstance(results[0], View | Terms):
             return results[0]
@@ -350,7 +358,7 @@ class _Reader:
         """What a node makes; `Unknown`, and a problem in the list, if it cannot be read."""
         op = _op_name(node)
         place = _place(node, self.draft.where)
-        if op not in _DETACHED and any(before.name in self.moving for before in _made_of(node)):
+        if op not in _DETACHED and any(before.name in self.moving for before in _sources_of(node)):
             self.moving.add(node.name)
         try:
             if node.target is operator.getitem:
@@ -553,7 +561,7 @@ def _goes_into_softmax(node: Any) -> bool:
     )
 
 
-def _made_of(node: Any) -> list[Any]:
+def _sources_of(node: Any) -> list[Any]:
     """The nodes a node is computed from."""
     if node.target is operator.getitem and _op_name(node.args[0]) == "broadcast_tensors":
         return [node.args[0].args[0][node.args[1]]]

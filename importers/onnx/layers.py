@@ -61,7 +61,7 @@ def _weight(node: Node, what: str) -> Constant:
     weight = node.needed(1)
     rank = len(weight.shape) - 2
     if node.sizes("kernel_shape", weight.shape[2:]) != weight.shape[2:]:
-        reason = f"kernel_shape differs from the kernel size of the weights, {list(weight.shape[2:])}"
+        reason = f"kernel_shape is not {list(weight.shape[2:])}, the kernel size of the weights"
         raise CannotTakeError(reason, CHECKED)
     if rank not in (1, 2):
         raise CannotTakeError(f"{what} of {rank} dimensions is not supported", "use 1 or 2 image dimensions")

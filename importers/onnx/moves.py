@@ -16,7 +16,6 @@ from importers.graph.node import Attributes, Handler, Node, axis_of
 from importers.graph.views import Shape, View
 from importers.graph.weights import Constant
 from importers.place.moves import (
-    MISFIT,
     along,
     arranged,
     chosen,
@@ -24,6 +23,7 @@ from importers.place.moves import (
     equal_parts,
     expanded,
     inside,
+    misfit,
     padded,
     parts_of,
     repeated,
@@ -167,7 +167,7 @@ def _gather_nd(node: Node) -> View:
     shape, lead = node.x.shape, node.integer("batch_dims", 0)
     index = node.needed(1, "indices").value
     if not index.ndim > lead or index.shape[:lead] != shape[:lead]:
-        raise CannotTakeError(MISFIT, CHECKED)
+        raise misfit(index, shape)
     index = inside(index, shape[lead : lead + index.shape[-1]])
     outer, whole = prod(shape[:lead]), np.arange(prod(shape))
     cut, each = whole.reshape(outer, *shape[lead:]), index.reshape(outer, *index.shape[lead:])
@@ -181,7 +181,7 @@ def _scatter(node: Node) -> View:
         raise CannotTakeError(f"reduction {how} is not supported", "use none or add")
     index = node.needed(1, "indices").value
     if (not index.ndim) if node.op == "ScatterND" else index.ndim != len(base.shape):
-        raise CannotTakeError(MISFIT, CHECKED)
+        raise misfit(index, base.shape)
     if node.op == "ScatterND":
         count = index.shape[-1]
         inside(index, base.shape[:count])
@@ -197,7 +197,8 @@ def _scatter(node: Node) -> View:
 def indexed(number: int, size: int) -> int:
     """The number of an element counted from the front. Raises `CannotTakeError` if there is none."""
     if not -size <= number < size:
-        raise CannotTakeError(f"an index of the node is outside a dimension of {size} elements", CHECKED)
+        wrong = f"index {number} is outside a dimension of {size} elements"
+        raise CannotTakeError(wrong, f"use indices from {-size} to {size - 1}")
     return number % size
 
 

@@ -228,7 +228,7 @@ def _kernel(name: str, codegen: str | None) -> Description:
         raise InputError(
             f"codegen {codegen!r} has no kernel {name!r}",
             where="--codegen",
-            cure=f"use --codegen {', '.join(having)}",
+            cure=f"use --codegen with one of {', '.join(having)}",
         )
     chosen = codegen or ("clang-xpulp" if "clang-xpulp" in having else having[0])
     header, evidence = LIBRARY.header(chosen, name), nest_evidence(chosen, name)

@@ -29,13 +29,15 @@ MOST = 0.5
 
 class TileCode(Struct, frozen=True):
     """The code of one tile: its `form`, equal for tiles that may be one in a loop; statements by their word
-    in the sizes, without and with loads that run beside them; kernels it calls; cycles of these loads."""
+    in the sizes, without and with loads that run beside them; kernels it calls; cycles of these loads; and of
+    a table those of its transfers, more than of a function."""
 
     form: object
     statements: Sequence[tuple[str, int]]
     beside: Sequence[tuple[str, int]]
     kernels: Sequence[str]
     beside_cycles: float
+    table_cycles: float = 0.0
 
 
 class OpCode(Struct, frozen=True):
@@ -123,6 +125,9 @@ _Walk = tuple[float, float, float]
 _NO_CODE: _Walk = 0.0, 0.0, 0.0
 TRANSFERS = ("transfer_1d", "transfer_2d")
 
+WAITS_A_RECORD = 2
+"""Of one table, about: 1.6 to 2.0 in the exports of docs/deploy.md."""
+
 
 class _Form(Struct, frozen=True):
     """The code of each statement by its word, as `_walk` has it: its `own`, and what is `shared`.
@@ -133,7 +138,7 @@ class _Form(Struct, frozen=True):
     own: Mapping[str, _Walk]
     shared: Mapping[str, _Walk]
     written_out: int
-    walk_cycles: Mapping[str, int] = {}
+    walk_cycles: Mapping[str, float] = {}
 
 
 class CodeCost:
@@ -164,7 +169,9 @@ class CodeCost:
         for word, (lines, near, far) in walks(walk, sizes["platform"]).items():
             called = platform.get(word, _NO_CODE)
             shared[word] = lines + called[0], near + called[1], far + called[2]
-        self._table = _Form({}, shared, LEAST_LOOP - 1, sizes["walk_cycles"])
+        walked = {word: each for word, each in sizes["walk_cycles"].items() if word not in TRANSFERS}
+        walked["wait"] = walked["wait"] / WAITS_A_RECORD + walked["waits"]
+        self._table = _Form({}, shared, LEAST_LOOP - 1, walked)
         self._kernel_cycles = max(0, icache.line_from_l2_cycles - icache.line_from_shared_cycles)
         link = timing.l2.link_bytes_per_cycle
         bursts = (BurstRules.of(timing.dma, timing.l1.word_bytes).outstanding - 1) * timing.dma.burst_bytes
@@ -232,6 +239,8 @@ class CodeCost:
                 loop = form.own.get("loop", _NO_CODE)
                 lines += lost_own * loop[0]
                 cycles += lost_own * loop[2]
+            if form.walk_cycles:
+                cycles += tile.table_cycles
             if not is_new and form.walk_cycles:
                 # A turn has two tiles, and each transfer of it an address that changes.
                 moved = sum(count for word, count in (*tile.statements, *tile.beside) if word in TRANSFERS)

@@ -14,10 +14,10 @@ from arch.spec.isa import TeamWork
 from arch.spec.timing import SocTiming
 from configs.values import Struct
 from scheduler.tiles.code_cost import CodeCost, TileCode
-from scheduler.tiles.code_sizes import LEAST_LOOP
-from scheduler.tiles.dma_cost import DmaCost
+from scheduler.tiles.code_sizes import LEAST_LOOP, shipped_sizes
 from scheduler.tiles.l1_layout import L1Layout, lay_out
 from scheduler.tiles.tiling import Tiler, Tiling
+from scheduler.tiles.transfer_cost import DmaCost
 from scheduler.tiles.transfers import commands_for, repeated
 from trainlib.ir.graph import Tensor
 from trainlib.ir.steps import Operand, TileTask, find_part
@@ -38,6 +38,8 @@ class Transfer(Struct, frozen=True):
     statements: tuple[tuple[str, int], ...] = ()
     """Those that order it: their word in the sizes of code, and how many."""
     waits: int = 0
+    table_cycles: float = 0.0
+    """What core 0 takes for their records of a table, more than for the code of a tile loop around them."""
 
 
 NO_TRANSFER = Transfer(0.0, 0, 0.0)
@@ -136,6 +138,7 @@ class TileCost:
         engine_cycles, pushed_cycles, end_cycles = 0.0, 0, 0.0
         ends: list[float] = []
         statements: list[tuple[str, int]] = []
+        table_cycles, walk_cycles = 0.0, shipped_sizes()["walk_cycles"]
         for operand in operands:
             shapes = {operand.shape: 1} if not operand.pieces else _shapes(operand)
             boxes = [(self._box(operand.tensor, shape, to_l1), count) for shape, count in shapes.items()]
@@ -143,12 +146,14 @@ class TileCost:
             pushed_cycles += self.dma.master_cycles(boxed=boxed) - dma.wait_done_cycles
             code_cycles = dma.transfer_code_2d_cycles if boxed else dma.transfer_code_1d_cycles
             pushed_cycles += code_cycles * (len(operand.boxes) - 1)
+            table_cycles -= code_cycles * len(operand.boxes)
             first = True
             for box, count in boxes:
                 commands = box.commands * count
                 is_loop = commands >= LEAST_LOOP
                 word = "transfer_2d" if box.boxed else "transfer_1d"
                 statements += [(word, 1 if is_loop else commands), ("loop", int(is_loop))]
+                table_cycles += commands * walk_cycles[word]
                 # Further commands follow at the pace of the engine, or of the master that pushes them.
                 first_end = max(end_cycles + box.pace_cycles, pushed_cycles + box.first_cycles)
                 pushed_cycles += (commands - first) * dma.program_next_cycles
@@ -162,7 +167,7 @@ class TileCost:
         for end in ends:
             done_cycles = max(done_cycles, end) + dma.wait_done_cycles
         master_cycles = pushed_cycles + len(ends) * dma.wait_done_cycles
-        return Transfer(engine_cycles, master_cycles, done_cycles, tuple(statements), len(ends))
+        return Transfer(engine_cycles, master_cycles, done_cycles, tuple(statements), len(ends), table_cycles)
 
     def _box(self, name: str, shape: tuple[int, ...], to_l1: bool) -> _BoxCost:
         key = name, shape, to_l1
@@ -286,8 +291,10 @@ class TileLoop:
             # Of two buffers the store of a tile is waited for when that of the next one is ordered.
             stored = store if self._alone else stores[number - 2] if number > 1 else NO_TRANSFER
             around: tuple[tuple[str, int], ...] = () if number else (("op", 1),)
+            table_cycles = pushed.table_cycles + store.table_cycles
             if not (self._alone or number):
                 around += (*loads[0].statements, ("wait", 2 * stores[-1].waits))
+                table_cycles += loads[0].table_cycles
             yield TileCode(
                 (id(waited), id(pushed), id(store), id(stored), calls),
                 (
@@ -303,6 +310,7 @@ class TileLoop:
                 ),
                 [kernel for kernel, _ in calls],
                 0.0 if self._alone else pushed.engine_cycles,
+                table_cycles,
             )
 
     def _with_transfers(self, compute_cycles: Sequence[float]) -> int:

@@ -405,13 +405,13 @@ def test_a_batch_norm_of_any_opset_is_that_of_pytorch(
     ("op", "index", "message"),
     [
         ("GatherND", [[1, 2], [0, 2]], "the indices are not the same for all samples"),
-        ("GatherND", [[1, 2, 0, 3]], "does not fit"),
+        ("GatherND", [[1, 2, 0, 3]], "do not fit dimensions"),
         ("GatherND", [[0, 4], [1, 4]], "outside the dimension"),
-        ("GatherElements", [3, 0], "does not fit"),
-        ("GatherElements", np.zeros((2, 5, 5), int), "does not fit"),
+        ("GatherElements", [3, 0], "do not fit dimensions"),
+        ("GatherElements", np.zeros((2, 5, 5), int), "do not fit dimensions"),
         ("ScatterND", [[0, 1], [0, 1]], "scattering twice to one place"),
-        ("ScatterND", [[0, 1, 1, 1]], "does not fit"),
-        ("ScatterElements", [0], "does not fit"),
+        ("ScatterND", [[0, 1, 1, 1]], "do not fit dimensions"),
+        ("ScatterElements", [0], "do not fit dimensions"),
         ("ScatterElements", [[[1]]], "elements are scattered, but there are indices for 1"),
     ],
 )

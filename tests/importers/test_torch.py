@@ -97,7 +97,7 @@ def test_gradients_that_rounding_alone_makes_are_decided_in_float64():
         values = {**initial_weights(graph, 0), **model.values, **sample}
         rest = (loss_of(model.spec.loss), model.sources, sample)
         assert not check_module(module, *rest, tensors).passed
-        own = partial(conditioning, graph, {name: values[name] for name in graph.given})
+        own = partial(conditioning, graph, {name: values[name] for name in graph.needed_values})
         check = check_module(module, *rest, tensors, own)
         assert check.passed, check
         assert check.not_in_fp32

@@ -143,6 +143,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "needs_playwright": lambda: _package("playwright"),
     "needs_setuptools": lambda: _package("setuptools"),
     "needs_gcc": lambda: _program("gcc"),
+    "needs_ziglang": lambda: _package("ziglang"),
     "needs_rv32": _rv32,
     "needs_chromium": lambda: _program("chromium", "chromium-browser", "google-chrome", "chrome"),
     "needs_git_history": _git_history,

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tools.deployed.code_sizes CC ...`: bytes of compiled kernels and of a platform of PULP clusters.
+"""`python -m tools.deployed.code_sizes`: bytes of compiled kernels and of a platform of PULP clusters.
 
-Every kernel is compiled alone by the command (clang for riscv32: `python -m ziglang cc -target
-riscv32-linux-musl -mcpu=generic_rv32+m+c+zfinx -mabi=ilp32`): those that have a C source, and those made from
+Every kernel is compiled alone (clang of the package ziglang): those that have a C source, and those made from
 the tables for the examples of all primitives. Writes `configs/kernels/code-sizes.json`, by the names of the
 nests, which `scheduler.tiles.code_sizes` reads. What calls functions of the C library, which are not compiled
 here, is at least as large as its nest, which may have them in line.
@@ -10,18 +9,19 @@ here, is at least as large as its nest, which may have them in line.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import struct
 import subprocess
+import sys
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from itertools import chain
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from configs.errors import InputError
 from deploy.calls.call import FUNCTIONS, c_calls, kernel_sources, source_of, sources
@@ -29,6 +29,11 @@ from tools.kernel_sources import actions
 from tools.pages.page import ROOT
 
 STORED = ROOT / "configs" / "kernels" / "code-sizes.json"
+
+COMPILER = (
+    *(sys.executable, "-m", "ziglang", "cc", "-target", "riscv32-linux-musl"),
+    *("-mcpu=generic_rv32+m+c+zfinx", "-mabi=ilp32"),
+)
 
 FLAGS = (
     *("-O3", "-ffunction-sections", "-ffp-contract=off", "-fno-vectorize", "-fno-slp-vectorize"),
@@ -55,13 +60,15 @@ WALK = {
 """Bytes of what walks tables: its begin and end, what all records execute, and those of each kind."""
 
 WALK_CYCLES = {
-    **{"op": 40, "fetch": 27, "wait": 10, "transfer_1d": 1, "transfer_2d": 0, "fork": 6},
-    **{"loop": 33, "changed": 12},
+    **{"op": 36, "fetch": 33, "wait": 12, "waits": 2, "fork": 7, "alone": 14},
+    **{"transfer_1d": 19, "transfer_2d": 38, "loop": 33, "changed": 12},
 }
-"""What core 0 executes for a record of a table, in cycles more than for a statement of a function; of a
-fetch, a turn of a loop and a word that it changes all. Instructions of the compiled walk, 2 cycles more for a
-jump and 1 for a load that is waited for, less those of the statement (bytes of `OPS` by `INSTRUCTION_BYTES`),
-of a transfer less `dma.transfer_code_1d_cycles`."""
+"""What core 0 executes for a record of a table, in cycles: of fetches, transfers, turns of a loop and words
+that these change all of it, in place of the code of a tile loop (`dma.transfer_code_1d_cycles`); of others
+what they take more than the statements of a function (bytes of `OPS` by `INSTRUCTION_BYTES`), `waits` of each
+wait of a record, `alone` of a call of core 0 alone more than of a fork. The best fit to what `qemu-riscv32`
+executed of exports (`tools.deployed.walked`), where few tables have loops: of these, instructions of the
+compiled walk, 2 cycles more for a jump and 1 for a load that is waited for."""
 
 PLATFORM = {
     "transfer_1d": "pt_dma_in",
@@ -103,8 +110,8 @@ def functions_of(code: bytes) -> Iterator[tuple[str, int, list[str]]]:
             yield name, size, calls
 
 
-def compiled(compiler: list[str]) -> tuple[dict[str, int], dict[str, list[str]]]:
-    """Bytes of the functions of kernels and of the platform, and what each calls.
+def compiled(kernels: Iterable[str]) -> tuple[dict[str, int], dict[str, list[str]]]:
+    """Bytes of the functions of C kernels and of the platform, and what each calls.
 
     A kernel is compiled without the others of its file.
     """
@@ -115,19 +122,17 @@ def compiled(compiler: list[str]) -> tuple[dict[str, int], dict[str, list[str]]]
         for file in PLATFORM_FILES:
             shutil.copy(ROOT / "deploy" / "platforms" / file, folder)
         (folder / "network.h").touch()
-        for kernel in sorted({*kernel_sources(), *chain.from_iterable(callers().values())}):
+        for kernel in sorted({*kernels}):
             for file, text in sources([kernel]).items():
                 (folder / file).write_text(text, encoding="utf-8")
-            _compile(compiler, folder, source_of(kernel).file, sizes, calls)
-        _compile(compiler, folder, FUNCTIONS, sizes, calls)
-        _compile(compiler, folder, PLATFORM_FILES[0], sizes, calls)
+            _compile(folder, source_of(kernel).file, sizes, calls)
+        _compile(folder, FUNCTIONS, sizes, calls)
+        _compile(folder, PLATFORM_FILES[0], sizes, calls)
     return sizes, calls
 
 
-def _compile(
-    compiler: list[str], folder: Path, file: str, sizes: dict[str, int], calls: dict[str, list[str]]
-) -> None:
-    subprocess.run([*compiler, *FLAGS, file, "-o", "one.o"], cwd=folder, check=True)
+def _compile(folder: Path, file: str, sizes: dict[str, int], calls: dict[str, list[str]]) -> None:
+    subprocess.run([*COMPILER, *FLAGS, file, "-o", "one.o"], cwd=folder, check=True)
     for function, size, called in functions_of((folder / "one.o").read_bytes()):
         sizes[function], calls[function] = size, called
 
@@ -173,21 +178,26 @@ def _reached(function: str, calls: Mapping[str, list[str]]) -> set[str]:
     return found
 
 
-def main() -> None:
-    """Compile, write."""
-    parser = argparse.ArgumentParser(description="Write configs/kernels/code-sizes.json.")
-    parser.add_argument("compiler", nargs=argparse.REMAINDER)
-    own, calls = compiled(parser.parse_args().compiler)
+@cache
+def c_kernels() -> Mapping[str, Collection[str]]:
+    """By nest its C kernels: that of its name; without one, all that examples call for it."""
+    known = {*kernel_sources(), *chain.from_iterable(callers().values())}
+    nests = {**dict.fromkeys(kernel_sources(), ()), **callers()}
+    return {nest: [nest] if nest in known else sorted(names) for nest, names in sorted(nests.items())}
+
+
+def data_of(nests: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """What is compiled for some nests: the bytes of the `platform`, of `kernels` and the functions `called`.
+
+    A nest has as many bytes as its C kernels have in the mean.
+    """
+    made = {nest: c_kernels()[nest] for nest in nests}
+    own, calls = compiled(chain.from_iterable(made.values()))
     reached = {name: _reached(name, calls) for name in calls}
     called = {
         name: {other for other in reached[name] if other in own and other.startswith("pt_")} for name in own
     }
     whole = {name: own[name] + sum(own[other] for other in reached[name] - called[name]) for name in own}
-    # Of several C kernels for one nest that of its name; without one, as many bytes as they have in the mean.
-    made = {
-        nest: [nest] if nest in own else sorted(names)
-        for nest, names in {**dict.fromkeys(kernel_sources(), ()), **callers()}.items()
-    }
     sizes = {nest: round(mean(whole[name] for name in names)) for nest, names in made.items() if names}
     shared = {
         nest: sorted(set[str]().union(*(called[name] for name in names))) for nest, names in made.items()
@@ -196,16 +206,22 @@ def main() -> None:
         if any(LIBRARY & {*calls[name]} for name in made.get(nest, ())):
             sizes[nest] = max(sizes[nest], size_bytes)
     functions = sorted({name for names in shared.values() for name in names})
-    data = {
-        "op": OPS,
-        "table": TABLE,
-        "walk": WALK,
-        "walk_cycles": WALK_CYCLES,
+    return {
         "platform": {word: own[name] for word, name in PLATFORM.items()},
         "kernels": dict(sorted({**sizes, **{name: own[name] for name in functions}}.items())),
         "called": {nest: names for nest, names in sorted(shared.items()) if names},
-        "arguments": argument_words(),
     }
+
+
+def rules() -> dict[str, dict[str, int]]:
+    """What is not compiled: the bytes of statements and records, and the words of arguments."""
+    known = {"op": OPS, "table": TABLE, "walk": WALK, "walk_cycles": WALK_CYCLES}
+    return {**known, "arguments": argument_words()}
+
+
+def main() -> None:
+    """Compile, write."""
+    data = {**rules(), **data_of(c_kernels())}
     STORED.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 

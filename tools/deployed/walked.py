@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 
 from arch.spec.program import DmaStart
-from arch.spec.soc_config import load_soc
 from scheduler.programs.program_code import TABLE, OpActions
 from scheduler.programs.rolling import Loop, Node, in_records
 from scheduler.table_form import changes_of, is_wait
 from scheduler.tiles.code_sizes import INSTRUCTION_BYTES, shipped_sizes
-from tools.deployed.counted import SOC
 from tools.pages.page import table
 
 
@@ -53,15 +51,12 @@ def _is_fetch(action: object, number: int) -> bool:
 
 def priced(records: Mapping[str, int]) -> dict[str, float]:
     """Cycles of core 0 by kind of record: what a walk takes more than a statement of a function, and that."""
-    sizes, dma = shipped_sizes(), load_soc(SOC).dma
-    statements = {word: size / INSTRUCTION_BYTES for word, size in sizes["op"].items()}
-    statements |= {"transfer_1d": dma.transfer_code_1d_cycles, "transfer_2d": dma.transfer_code_2d_cycles}
-    own = {word: statements.get(word, 0) for word in sizes["walk_cycles"]} | {"loop": 0}
-    times = {word: records.get(word, 0) for word in own}
-    cycles = {word: times[word] * sizes["walk_cycles"][word] for word in own}
+    sizes = shipped_sizes()
+    of_statements = {"op": "op", "waits": "wait", "fork": "fork"}
     return {
-        word: cycles[word] + own[word] * (records.get("waits", 0) if word == "wait" else times[word])
-        for word in own
+        kind: records.get(kind, 0)
+        * (cycles + sizes["op"].get(of_statements.get(kind, ""), 0) / INSTRUCTION_BYTES)
+        for kind, cycles in sizes["walk_cycles"].items()
     }
 
 
@@ -112,7 +107,6 @@ def page(models: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
         by_model.append((name, *numbers, f"{ours / cycles - 1:+.1%}"))
     found = solved([*chain.from_iterable(models.values())])
     ours_of = {kind: sum(priced({kind: 1}).values()) for kind in KINDS}
-    ours_of["waits"] = sum(priced({"wait": 1, "waits": 1}).values()) - ours_of["wait"]
     by_kind = [(KINDS[kind], f"{ours_of[kind]:.0f}", f"{each:.0f}") for kind, each in found.items()]
     heads = ("model", "tables", "instructions", "cycles of them", "priced", "error")
     return "\n\n".join((table(heads, by_model), table(("record", "priced", "executed"), by_kind)))

@@ -45,7 +45,8 @@ class _ParameterSchema(LayerSchema):
     shape: Annotated[list[Positive], Field(min_length=1)]
     """Shape of the trained tensor, without a batch."""
     once: bool = False
-    """One sample, whatever the batch: for a weight that further layers compute (`weights_of`)."""
+    """The output has one sample, whatever the batch: for layers that compute a weight from it
+    (`weights_of: {weight: LAYER.out}`)."""
     integers: bool = False
     """Whole numbers that nothing trains: rows of a table, for an `embedding`."""
 
