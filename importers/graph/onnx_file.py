@@ -411,7 +411,7 @@ def _check_names(
 
 
 def _check_ops(graph: OnnxGraph) -> None:
-    """Raise InputError where readers differ on a node: too many inputs or outputs, numbers as a condition."""
+    """Raise InputError where readers differ on a node: the number of its inputs, their types."""
     from onnx.defs import SchemaError, get_schema
 
     for node in graph.nodes:
@@ -430,11 +430,20 @@ def _check_ops(graph: OnnxGraph) -> None:
                     place,
                     CHECKED,
                 )
+        for declared in schema.inputs[len(node.inputs) : schema.min_input]:
+            if declared.name not in node.attributes:  # as in older opsets
+                raise _wrong(f"input '{declared.name}' of the node is missing", place, CHECKED)
         for name, declared in zip(node.inputs, schema.inputs, strict=False):
             tensor = graph.tensors.get(name)
-            if declared.types == {"tensor(bool)"} and tensor is not None and tensor.dtype not in ("", "bool"):
+            kinds = {kind.removeprefix("tensor(").removesuffix(")") for kind in declared.types}
+            if (
+                kinds <= {"bool", "int32", "int64"}
+                and tensor is not None
+                and tensor.dtype not in ("", *kinds)
+            ):
+                words = " or ".join(sorted(kinds))
                 raise _wrong(
-                    f"input '{declared.name}' must be bool: '{name}' is {tensor.dtype}", place, CHECKED
+                    f"input '{declared.name}' must be {words}: '{name}' is {tensor.dtype}", place, CHECKED
                 )
 
 

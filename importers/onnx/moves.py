@@ -55,13 +55,13 @@ def _dropout(node: Node) -> View:
     if 1 in node.used:
         raise CannotTakeError("the output of the dropout mask is not supported", "use the first output only")
     ratio, training = node.constant(1), node.constant(2)
-    share = node.real("ratio", 0.5) if ratio is None else _only(ratio, "ratio")
+    share = node.real("ratio", 0.5) if ratio is None else number_in(ratio, "ratio")
     if training is None or not training.value.any() or share == 0:
         return node.x
     return applied(node, "dropout", node.x, {"p": round(share, 6)})
 
 
-def _only(constant: Constant, what: str) -> float:
+def number_in(constant: Constant, what: str) -> float:
     """The number in a constant that may have one only."""
     if constant.value.size != 1:
         raise CannotTakeError(f"{what} of the node is not a number", CHECKED)
@@ -231,7 +231,7 @@ def _pad(node: Node) -> View:
     if len(widths) != 2 * len(axes):
         raise CannotTakeError(f"pads {list(widths)} do not fit {len(axes)} dimensions", CHECKED)
     is_said = value is not None and value.value.size
-    number = _only(value, "value") if value is not None and is_said else node.real("value", 0.0)
+    number = number_in(value, "value") if value is not None and is_said else node.real("value", 0.0)
     given = dict(zip(axes, zip(widths, widths[len(axes) :], strict=False), strict=True))
     pairs, mode = [given.get(dim, (0, 0)) for dim in range(rank)], node.text("mode", "constant")
     if mode == "constant":

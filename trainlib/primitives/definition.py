@@ -365,6 +365,11 @@ class LayerPrimitive(Struct, frozen=True):
         """Whether the output is only the input in another shape."""
         return not any(step.name == "FW" for step in self.steps)
 
+    @property
+    def counts_only(self) -> bool:
+        """Whether no step reads the input: it only says how many samples there are, and has no gradient."""
+        return not self.is_view and not any(role[0] == "x" for step in self.steps for role in step.reads)
+
 
 class LabelValues(Struct, frozen=True):
     """What a target may hold: `fits`, element by element; `draw(generator, shape)` makes up one sample's."""

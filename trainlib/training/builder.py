@@ -109,6 +109,14 @@ class GraphBuilder:
             wanted = str(least) if least == most else f"{least} to {most}"
             message = f"{spec.type} takes {wanted} inputs, but has {len(inputs)}"
             raise ShapeError(message, where=where, cure=f"name {wanted} layers in 'inputs'")
+        batches = {self.tensors[name].shape[0]: name for name in inputs}
+        if len(batches) > 1:
+            words = " and ".join(f"{name} has {samples}" for samples, name in sorted(batches.items()))
+            raise ShapeError(
+                f"all inputs of a layer must have the same number of samples, but {words}",
+                where=where,
+                cure="remove 'once' from the `parameter` that is not a weight of another layer",
+            )
         dtype = dtype_named(spec.dtype or self.dtype, where)
         if not primitive.internal:
             layout = self._layout_of(spec, primitive, where) or self._common_layout(inputs)
@@ -131,8 +139,10 @@ class GraphBuilder:
             if step.forward:
                 present = set(layer.roles)
                 self._emit_step(layer, step, present, present)
+        if primitive.counts_only:
+            layer.inputs = ()
         outputs = tuple(layer.roles[role] for role in layer.outputs)
-        if layer.trained or any(name in self.differentiable for name in inputs):
+        if layer.trained or any(layer.roles[role] in self.differentiable for role in layer.inputs):
             self.differentiable |= {name for name in outputs if self.tensors[name].dtype.is_float}
         return outputs
 

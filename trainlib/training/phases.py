@@ -268,7 +268,10 @@ def _forward(spec: ModelSpec, builder: GraphBuilder) -> Made:
         outputs[layer.name] = (
             add_adapted(builder, layer, inputs) if layer.adapter else builder.add_layer(layer, inputs)
         )
-        used |= {word.partition(".")[0] for word in wanted} | layer.layers_read
+        read = {word.partition(".")[0] for word in wanted}
+        if layer_primitive(layer.type, where_of(layer)).counts_only:
+            read &= {item.name for item in spec.inputs}
+        used |= read | layer.layers_read
         before = layer.name
     for layer in spec.layers:
         if layer.name not in used:
