@@ -23,7 +23,6 @@ OLDER: tuple[str, ...] = (
     *(
         "why_slow.overview",
         "why_slow.gru",
-        "why_slow.transformer",
         "why_slow.batch",
     ),
     *(
