@@ -19,14 +19,10 @@ OLDER: tuple[str, ...] = (
     *("evidence.models",),
     *("sixteen_bit.gains", "sixteen_bit.parts"),
     *("rtl_profile.causes",),
-    *("pictures.speed_up",),
     *("tuning.tune", "tuning.explore"),
     *(
         "why_slow.overview",
         "why_slow.gru",
-        "why_slow.depthwise",
-        "why_slow.autoencoder",
-        "why_slow.transformer",
         "why_slow.batch",
     ),
     *(
