@@ -280,7 +280,8 @@ def _example(primitive: Primitive, keys: tuple[Key, ...], what: str) -> str:
     if what != "layer":
         rate = {"learning_rate": 0.01} if what == "optimizer" else {}
         return f"{what}: {flow({'name': primitive.name, **rate, **needed})}"
-    inputs = {"inputs": "[first, second]"} if getattr(primitive, "inputs", (1, 1))[0] > 1 else {}
+    least = getattr(primitive, "inputs", (1, 1))[0]
+    inputs = {"inputs": f"[{', '.join(('first', 'second', 'third')[:least])}]"} if least > 1 else {}
     return f"- {flow({'name': primitive.name + '1', 'type': primitive.name, **inputs, **needed})}"
 
 
