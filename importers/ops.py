@@ -201,7 +201,7 @@ NEAREST_ATEN = {
     "logical_and": "multiply masks",
     "index": "use slice, select or chunk",
     "grid_sampler": "use interpolate",
-    "topk": "use max_pool2d",
-    "sort": "use max_pool2d",
+    "topk": "use max, if only the largest value is needed",
+    "sort": "use max, if only the largest value is needed",
 }
 """Ops of ATen that no layer is -> what would do."""

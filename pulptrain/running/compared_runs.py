@@ -30,7 +30,7 @@ def compare_runs(
     logs = [run for run in runs if isinstance(run, Path) and run.is_file()]
     if logs and (len(runs) != 2 or runs[1] is not logs[0]):
         raise InputError(
-            "a measured log can be compared with one run only",
+            "a measured log is compared with one run, whose folder comes first",
             where=str(logs[0]),
             cure="run `pulptrain compare RUN LOG`",
         )

@@ -94,7 +94,9 @@ def _of_op(case: Case, graph: TrainingGraph, *nests: str) -> tuple[list[Compute]
     program, timing = program_of(case, graph, options, change=without_wrapper)
     computes = kernels_of(program, nests)
     if not computes:
-        message = f"codegen '{case.text('codegen')}' has no kernel {' or '.join(nests)} that runs alone"
+        message = (
+            f"codegen '{case.text('codegen')}' has no kernel {' or '.join(nests)} outside another kernel"
+        )
         raise case.error(message, "remove the row, or use another codegen (`pulptrain list kernels`)")
     return computes, timing
 

@@ -78,7 +78,7 @@ def predict(case: Case, timing: SocTiming) -> int:
     play = rows.get(name)
     if play is None:
         raise case.error(
-            f"group '{case.text('group')}' has no row '{name}' in pulptrain's timing model",
+            f"group '{case.text('group')}' has no entry '{name}' in pulptrain's timing model",
             f"use one of {', '.join(rows)}",
         )
     if case.text("group") == "sync" and case.number("cores") == 1 and not on_rtl:
