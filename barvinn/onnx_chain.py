@@ -90,8 +90,9 @@ def _check_chained(reader: ForwardReader) -> None:
         others += ["the output of the graph" for name in read if name in graph.outputs]
         cure = "use a network without residual connections, where each result is read once"
         if len(read) > 1:
-            reason = f"{node.op} reads the two results {read[0]!r} and {read[1]!r}: residual connections and "
-            reason += "products of activations are not supported"
+            both = f"{read[0]!r} twice" if read[0] == read[1] else f"{read[0]!r} and {read[1]!r}"
+            reason = f"{node.op} reads {both}, but all inputs except one must be constants: residual "
+            reason += "connections and products of activations are not supported"
         elif others:
             reason = (
                 f"{read[0]!r} is also read by {', '.join(others)}; residual connections are not supported"
@@ -261,8 +262,8 @@ class _Chain:
         if made != (1, channels * rows * columns):
             whole = [1, channels * rows * columns]
             raise CannotTakeError(
-                f"the node reshapes {[1, *self._map]} to {list(made)}, but must reshape to {whole}",
-                "use Flatten",
+                f"{layer.name!r} reshapes {[1, *self._map]} to {list(made)}, but must reshape to {whole}",
+                "use Flatten instead of that node",
             )
         self._is_row = True
         self._open = False

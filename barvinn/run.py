@@ -52,7 +52,7 @@ class BarvinnOutcome(Struct, frozen=True):
     def output(self) -> Integers:
         """The output map [c, h, w], integers. Raises `InputError` for the published table, which has none."""
         if self.numbers is None:
-            raise InputError("as_published=True computes no output", cure="use as_published=False")
+            raise InputError("as_published=True computes no output values", cure="use as_published=False")
         return self.numbers.outputs[-1]
 
 
@@ -199,13 +199,14 @@ def _checked(x: Integers, shape: tuple[int, int, int], bits: int) -> Integers:
     given = np.asarray(x)
     if given.shape == (1, *shape):
         given = given[0]
-    if given.shape != shape or given.dtype.kind not in "iu" or given.min() < 0 or given.max() >> bits:
-        raise InputError(
-            f"the array has shape {list(given.shape)} and type {given.dtype}, but must have shape "
-            f"{list(shape)} and integers from 0 to {(1 << bits) - 1}",
-            where="x",
-            cure=f"use integers from 0 to {(1 << bits) - 1} of shape {list(shape)}",
-        )
+    is_integer = given.dtype.kind in "iu"
+    if given.shape != shape or not is_integer or given.min() < 0 or given.max() >> bits:
+        has = f"values from {given.min()} to {given.max()}" if is_integer else f"{given.dtype} numbers"
+        has, needs = f"holds {has}", f"integers from 0 to {(1 << bits) - 1}"
+        if given.shape != shape:
+            has, needs = f"has shape {list(given.shape)}", f"shape {list(shape)}"
+        wrong = f"the array {has}, but must have {needs}"
+        raise InputError(wrong, where="x", cure=f"use an array with {needs}")
     return given.astype(np.int64)
 
 

@@ -72,7 +72,7 @@ def require_host_memory(
             f"{what} about {size_text(required_bytes)} of the computer's memory"
             f"{f' ({parts})' if parts else ''}, but the limit is {size_text(allowed_bytes)}",
             where=where,
-            cure=f"{cure}, or set {HOST_MEMORY_VARIABLE}={_raised(required_bytes)} in the environment",
+            cure=cure + _raised(required_bytes),
         )
 
 
@@ -95,8 +95,7 @@ def check_text_size(size_bytes: int, bytes_per_byte: int, where: str) -> None:
         raise ConfigError(
             f"the file has a size of {size_text(size_bytes)}, but the limit is {size_text(limit_bytes)}",
             where=where,
-            cure=f"use a smaller file, or set {HOST_MEMORY_VARIABLE}={_raised(size_bytes * bytes_per_byte)} "
-            "in the environment",
+            cure="use a smaller file" + _raised(size_bytes * bytes_per_byte),
         )
 
 
@@ -111,9 +110,10 @@ def size_text(size_bytes: int) -> str:
 
 
 def _raised(required_bytes: int) -> str:
-    """A value of the variable that is enough, in whole GiB; what no computer has is left open."""
+    """How to raise the limit, in whole GiB; nothing for what few computers have."""
     gibibytes = -(-required_bytes // (1 << 30))
-    return f"{gibibytes}GiB" if gibibytes < 1 << 20 else "SIZE"
+    setting = f"{HOST_MEMORY_VARIABLE}={gibibytes}GiB"
+    return f", or set {setting} in the environment if the computer has as much" if gibibytes < 4096 else ""
 
 
 def check_at_least_one(number: int, what: str, option: str) -> None:

@@ -60,8 +60,9 @@ class LayerSchema(Schema):
     weights_of: str | dict[str, str] | None = None
     """Earlier layer whose parameters it shares, all of them, or some by name: `{weight: table}`,
     `{weight: cell.recurrent}`. Gradients of all uses are summed; a use with `trainable: false` adds none.
-    `{weight: product.out}` is what an earlier layer computes, of one sample: its gradient flows back. Layers
-    that share running statistics move them in the order of the layers."""
+    `{weight: product.out}` takes the output of the earlier layer `product` as weight: that layer computes one
+    sample, and the gradient flows back through it. Layers that share running statistics update them in the
+    order of the layers."""
 
 
 class AdapterSchema(Schema):
@@ -72,7 +73,7 @@ class AdapterSchema(Schema):
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Weight of the product (default: the rank)."""
     projections: Annotated[list[Literal["q", "k", "v", "o"]], Field(min_length=1)] | None = None
-    """Of `mhsa`: the projections that have one, queries, keys, values, output (default: all four)."""
+    """Only for `mhsa`: projections with an adapter, of queries, keys, values, output (default: all four)."""
 
 
 LAYER_KEYS = tuple(LayerSchema.model_fields)
@@ -295,8 +296,8 @@ class ModelSchema(Schema):
     """Several inputs by name, which layers name in their `inputs`: `{left: {shape: ...}, right: ...}`."""
     dataset: str = "random"
     """Source of samples and labels: `random` and `sequences` are synthetic, `digits` are 8x8 images; or
-    the path of an .npz file with arrays x and y (and x_test, y_test), or, of several, named as inputs and
-    labels are."""
+    the path of an .npz file with arrays x and y (and x_test, y_test). If there are several inputs or labels,
+    the arrays have their names."""
     loss: object = Field(None, examples=["cross_entropy"])
     """Name of a loss, or `{name: ..., options}`. Either `loss` or `losses` is required."""
     losses: object = Field(None)

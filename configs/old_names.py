@@ -117,6 +117,6 @@ def _keyword(flag: str) -> str:
 
 def _noted(result: _T, used: Mapping[str, str]) -> _T:
     if used:
-        names = ", ".join(f"{old} is now {new}" for old, new in used.items())
+        names = ", ".join(f"'{old}' is now '{new}'" for old, new in used.items())
         print(f"pulptrain: note: {names}; the next release will refuse the old name", file=sys.stderr)
     return result

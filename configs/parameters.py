@@ -172,7 +172,7 @@ class ParameterSchema(Schema):
     @classmethod
     def _not_blank(cls, text: str) -> str:
         if not text.strip():
-            raise ValueError("it must not be empty")
+            raise ValueError("Input should be a text that is not empty")
         return text
 
 
@@ -370,7 +370,7 @@ def _picked(leaf: Node, what: str, profile: str) -> Node:
 def _pick(node: Node, what: str, profile: str) -> Node:
     if not node.is_mapping:
         return node
-    check_keys(node, f"the profiles of {what}", PROFILES)
+    check_keys(node, f"the mapping by timing profile of {what}", PROFILES)
     return node.mapping(what)[profile]
 
 
@@ -392,9 +392,8 @@ def _value(given: Any, unit: str, path: str, where: str) -> Value:
         result = _number(given, whole=kind == "integer")
         needed = "a whole number" if kind == "integer" else "a finite number"
     if result is None:
-        raise ConfigError(
-            f"'{path}' is '{shortened(str(given))}', but must be {needed}", where=where, cure=f"use {needed}"
-        )
+        is_value = f"is '{shortened(str(given))}'" if str(given).strip() else "is empty"
+        raise ConfigError(f"'{path}' {is_value}, but must be {needed}", where=where, cure=f"use {needed}")
     return result
 
 
@@ -419,6 +418,9 @@ def _machine(top: Mapping[str, Node], base: Mapping[str, ParameterTree]) -> str:
     """The kind of machine a file describes: that of its base. Raises `ConfigError` for one there is not."""
     machines = [base[PROFILES[0]].machine] if base else list(COMMANDS)
     given = str(top["machine"].value) if "machine" in top else machines[0]
+    if given not in machines and base:
+        wrong = f"'machine' is '{given}', but that of the base is '{machines[0]}'"
+        raise top["machine"].error(wrong, "remove 'machine', or use another 'base'")
     if given not in machines:
-        raise top["machine"].error(f"'{given}' is not a known kind of machine", suggestion(given, machines))
+        raise top["machine"].error(f"unknown kind of machine '{given}'", suggestion(given, machines))
     return given

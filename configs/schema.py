@@ -24,6 +24,9 @@ class Schema(BaseModel):
     either: ClassVar[Mapping[str, str]] = {}
     """Key -> another that may stand in its place: one of the two must be given."""
 
+    cures: ClassVar[Mapping[str, str]] = {}
+    """Key -> what to do about a wrong value, where the error itself does not say it."""
+
 
 NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
 """What inputs, labels and layers may be called."""
@@ -95,7 +98,7 @@ def validate(schema: type[SchemaT], node: Node, what: str) -> SchemaT:
     except ValidationError as error:
         for detail in _first_of_each(error):
             if detail["type"] != "missing" or len(detail["loc"]) > 1:
-                problems.note(_config_error(detail, node, what))
+                problems.note(_config_error(detail, node, what, schema.cures))
     problems.refuse()
     return validated
 
@@ -120,29 +123,41 @@ def validate_values(schema: type[SchemaT], values: Mapping[str, Any], what: str,
         return schema.model_validate(dict(values))
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
-        key = ".".join(str(step) for step in detail["loc"] if "-" not in str(step))  # "constrained-int"
-        given = f" is {detail['input']!r}" if detail["loc"] else ""
-        raise _told(detail, f"'{key}' of {what}{given}", where) from None
+        name = what
+        for step in detail["loc"]:
+            if "-" not in str(step):  # as "constrained-int"
+                name = _part(step, name)
+        raise _as_config_error(
+            detail, f"{name} is {detail['input']!r}" if detail["loc"] else name, where
+        ) from None
 
 
-def _config_error(detail: ErrorDetails, node: Node, what: str) -> ConfigError:
+def _part(step: str | int, whole: str) -> str:
+    """A value of a mapping or list, for messages."""
+    return f"'{step}' of {whole}" if isinstance(step, str) else f"item {step + 1} of {whole}"
+
+
+def _config_error(detail: ErrorDetails, node: Node, what: str, cures: Mapping[str, str]) -> ConfigError:
     place = node
     name = what
     for step in detail["loc"]:
         child = _child(place, step)
         if child is None:
             break
-        name = f"'{step}' of {name}" if isinstance(step, str) else f"item {step + 1} of {name}"
+        name = _part(step, name)
         place = child
-    return _told(detail, f"{name} is {place.kind}", place.where)
+    error = _as_config_error(detail, f"{name} is {place.kind}", place.where)
+    cure = cures.get(str(detail["loc"][0]), error.cure) if detail["loc"] else error.cure
+    return ConfigError(error.message, where=error.where, cure=cure)
 
 
-def _told(detail: ErrorDetails, what: str, where: str) -> ConfigError:
+def _as_config_error(detail: ErrorDetails, what: str, where: str) -> ConfigError:
     """In our words: `what` is wrong."""
     message = detail["msg"].removeprefix("Value error, ")
     needed = message.removeprefix("Input should be ")
     if detail["type"] == "too_short":
-        return ConfigError(f"{what} without entries, but needs one", where=where, cure="add an entry")
+        cure = "add at least one entry"
+        return ConfigError(f"{what} without entries, but needs one", where=where, cure=cure)
     if detail["type"] == "string_pattern_mismatch":
         allowed = ALLOWED[detail["ctx"]["pattern"]]
         return ConfigError(f"{what}, but must consist of {allowed}", where=where, cure=f"use only {allowed}")
@@ -152,7 +167,8 @@ def _told(detail: ErrorDetails, what: str, where: str) -> ConfigError:
         )
     for pattern, words in _NEEDED.items():
         needed = re.sub(pattern, words, needed)
-    return ConfigError(f"{what}, but must be {needed}", where=where, cure=f"use {needed}")
+    quotes = ", in quotes if it looks like a number, e.g. '7'" if needed == "a text" else ""
+    return ConfigError(f"{what}, but must be {needed}", where=where, cure=f"use {needed}{quotes}")
 
 
 _NEEDED = {

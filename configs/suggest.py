@@ -10,13 +10,14 @@ from configs.errors import InputError
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
-    """Return the entry of `known` most like `word`, of those that begin with it if any, or None."""
+    """Return the entry of `known` most like `word`, of those that begin or end with it if any, or None."""
     by_folded: dict[str, str] = {}
     for entry in known:
         by_folded.setdefault(entry.casefold(), entry)
     folded = word.casefold()
-    begin_so = [entry for entry in by_folded if entry.startswith(folded)]
-    matches = get_close_matches(folded, begin_so or list(by_folded), n=3, cutoff=0.5)
+    longer = [entry for entry in by_folded if entry.startswith(folded)]
+    longer = longer or [entry for entry in by_folded if entry.endswith(f"_{folded}")]
+    matches = get_close_matches(folded, longer or list(by_folded), n=3, cutoff=0.4 if longer else 0.61)
     # Two letters that change places leave the letters as they are.
     same = (entry for entry in matches if sorted(entry) == sorted(folded))
     return by_folded[next(same, matches[0])] if matches else None
@@ -41,10 +42,14 @@ def path_suggestion(path: str, known: Collection[str]) -> str:
         return f"use '{same_name[0]}'"
     if group and in_group:
         match = closest(name, in_group)
-        return f"use '{in_group[match]}'" if match else f"use one of {group}: {', '.join(in_group)}"
+        return f"use '{in_group[match]}'" if match else f"use one of {', '.join(in_group.values())}"
+    if of_group := [each for each in known if each.startswith(f"{path}.")]:
+        return f"'{path}' is a group: use one of its parameters, e.g. '{of_group[0]}'"
     if (match := closest(path, same_name or known)) is not None:
         return f"use '{match}'"
-    return f"use a path in one of: {', '.join(dict.fromkeys(each.partition('.')[0] for each in known))}"
+    example = next((each for each in known if "." in each), path)
+    groups = ", ".join(dict.fromkeys(each.partition(".")[0] for each in known))
+    return f"use a full name, e.g. '{example}'; the groups are {groups}"
 
 
 def check_known(

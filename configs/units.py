@@ -128,18 +128,23 @@ def _parse(
     match = None if isinstance(text, bool) else _QUANTITY.fullmatch(str(text).strip())
     if match is None:
         shown = shortened(str(text))
-        raise ConfigError(f"'{shown}' is not {what}", where=where, cure=f"write e.g. '{example}'")
+        wrong = f"'{shown}' is not {what}" if shown.strip() else f"the {what.split()[1]} is empty"
+        if re.search(r"\d{41}|\d[eE][+-]?\d{3}", shown):
+            wrong += ": it has too many digits"
+        raise ConfigError(wrong, where=where, cure=f"write e.g. '{example}'")
     number, unit = Fraction(match[1]), match[2]
     base = next(iter(units))
     amount = number * _unit_factor(unit or base, number, units, where)
     if amount < 0:
-        cure = f"use 0 or more, like '{example}'"
+        cure = f"use {what} without '-', like '{example}'"
         raise ConfigError(f"{what} cannot be negative: '{text}'", where=where, cure=cure)
     if amount.denominator != 1:
         raise ConfigError(
             f"'{text}' is {float(amount)} {base}, not a whole number of {base}",
             where=where,
-            cure=f"use '{int(amount)} {base}' or '{int(amount) + 1} {base}'",
+            cure=f"use '{int(amount)} {base}' or '{int(amount) + 1} {base}'"
+            if amount > 1
+            else f"write e.g. '{example}'",
         )
     if amount > LARGEST_INTEGER:
         raise ConfigError(

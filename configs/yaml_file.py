@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 Scalar = str | int | float | bool | None
 
 
+def place(file: str, line: int) -> str:
+    """``file:line``; without the line where an option of the command line holds the text."""
+    return file if file.startswith("--") else f"{file}:{line}"
+
+
 class Node(Struct, frozen=True, array_like=True):
     """One value of a YAML file: a scalar, a mapping with text keys, or a sequence, and where it stands.
 
@@ -40,7 +46,7 @@ class Node(Struct, frozen=True, array_like=True):
     @property
     def where(self) -> str:
         """Place of the node as ``file:line``."""
-        return f"{self.file}:{self.line}"
+        return place(self.file, self.line)
 
     def error(self, message: str, cure: str | None = None) -> ConfigError:
         """What is wrong with it, at its place."""
@@ -103,7 +109,9 @@ def read_text(path: Path) -> str:
         # ValueError: a path with a null byte.
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(
-            f"the file cannot be read: {reason}", where=str(path), cure=cure_of(error, "use a readable file")
+            f"the file cannot be read: {reason}",
+            where=str(path),
+            cure=cure_of(error, "use the path of a file that you may read"),
         ) from None
 
 
@@ -156,7 +164,7 @@ def parse_yaml(text: str, file: str) -> Node:
         if root is None:
             raise ConfigError(
                 "the file is empty",
-                where=f"{file}:1",
+                where=place(file, 1),
                 cure="write keys and values into it, or use another file",
             )
         return _Converter(file, yaml.constructor).convert(root)
@@ -165,20 +173,22 @@ def parse_yaml(text: str, file: str) -> Node:
     except YAMLError as error:
         first = str(error).strip().splitlines()[0]
         raise ConfigError(
-            f"YAML error: {first}", where=f"{file}:1", cure="save the file as plain text"
+            f"YAML error: {first}", where=place(file, 1), cure="save the file as plain text"
         ) from None
-    except (ValueError, OverflowError) as error:
+    except (ValueError, OverflowError):
         # The parser lets some through that an escape sequence such as \\UFFFFFFFF causes.
         raise ConfigError(
-            f"YAML error in a number or character code: {error}",
-            where=f"{file}:1",
-            cure="use smaller numbers",
+            "YAML error: a character code in double quotes, such as \\UFFFFFFFF, is too large",
+            where=place(file, 1),
+            cure="use a code up to \\U0010FFFF, or single quotes",
         ) from None
     except RecursionError:
         raise ConfigError(
-            "the file is nested too deeply", where=f"{file}:1", cure="use fewer levels of nesting"
+            "the file is nested too deeply", where=place(file, 1), cure="use fewer levels of nesting"
         ) from None
 
+
+_OPEN_QUOTE = r"unexpected end of stream|unexpected document separator"
 
 _SYNTAX = (
     (r"'\\t'", "a tab instead of spaces", "indent with spaces"),
@@ -188,14 +198,19 @@ _SYNTAX = (
         "add a '{0}', or a ',' between two items",
     ),
     (
-        r"unexpected end of stream",
-        "the quote of line {start} is not closed",
+        _OPEN_QUOTE,
+        "the quote that begins in this line is not closed",
         "add a quote at the end of the text",
     ),
     (
         r"mapping values are not allowed",
         "unexpected ': '",
         "write one 'key: value' per line, indented like its neighbours; put a text with ': ' in quotes",
+    ),
+    (
+        r"are not allowed here|expected '<document start>'|found unexpected ':'",
+        "unexpected text",
+        "write one 'key: value' or '- item' per line; put a text with ':' or '- ' in quotes",
     ),
     (r"could not find expected ':'|expected ':'", "a key without ': '", "write 'key: value', with the space"),
     (
@@ -205,9 +220,46 @@ _SYNTAX = (
     ),
     (r"character '(.)' that cannot start", "a value cannot begin with {0}", "put the text in quotes"),
     (
-        r"the node content, but found '(.*)'",
-        "a value is missing before '{0}'",
-        "add the value, or use quotes",
+        r"the node content, but found '<",
+        "the text ends where a value is needed",
+        "add the value, close every bracket, or put the text in quotes",
+    ),
+    (
+        r"(?:block (?:node|mapping|collection|sequence)|<block end>).*found '([\]}])'",
+        "'{0}' closes no bracket",
+        "remove the '{0}', or put the text in quotes",
+    ),
+    (
+        r"(?:the node content|<block end>), but found '(.*)'",
+        "'{0}' stands where a value is needed",
+        "put the text in quotes, or add the missing value",
+    ),
+    (
+        r"single document",
+        "'---' begins a second document, but a file holds one",
+        "remove the line '---', or use two files",
+    ),
+    (
+        r"undefined alias",
+        "YAML aliases (*name) are not supported",
+        "write the value, or put the text in quotes",
+    ),
+    (r"scanning an (?:alias|anchor)", "a text cannot begin with * or &", "put the text in quotes"),
+    (
+        r"\btag\b",
+        "'!' begins a YAML tag, which is not supported",
+        "remove the tag, or put the text in quotes",
+    ),
+    (r"directive|YAML document", "a line cannot begin with %", "remove the line, or put the text in quotes"),
+    (
+        r"block scalar",
+        "'|' or '>' needs its text in the next lines, all indented alike",
+        "write the text there, or put it in quotes",
+    ),
+    (
+        r"double-quoted",
+        "'\\' in double quotes begins a character code, but this one is unknown",
+        "use single quotes, or write '\\\\'",
     ),
 )
 """Mistakes of syntax: what the parser says, what is wrong, what helps. `start` is where the text began."""
@@ -218,20 +270,28 @@ def _syntax_error(error: MarkedYAMLError, text: str, file: str) -> ConfigError:
     mark = error.problem_mark or error.context_mark
     number = mark.line + 1 if mark else 1
     start = error.context_mark.line + 1 if error.context_mark else number
-    said = ": ".join(part for part in (error.context, error.problem) if part)
-    meant, cure = said, "correct the YAML at or above this line"
+    parser_words = ": ".join(part for part in (error.context, error.problem) if part)
+    meant, cure = parser_words, "correct the YAML at or above this line"
     for pattern, meaning, help_text in _SYNTAX:
-        match = re.search(pattern, error.problem or "")
+        match = re.search(pattern, parser_words)
         if match is not None:
             meant, cure = (form.format(*match.groups(), start=start) for form in (meaning, help_text))
+            number = start if pattern == _OPEN_QUOTE else number
             break
     lines = text.splitlines()
     shown = lines[number - 1].strip() if number <= len(lines) else ""
     return ConfigError(
-        f"YAML syntax error: {meant}" + (f": {shortened(shown)}" if shown else ""),
-        where=f"{file}:{number}",
+        f"YAML syntax error: {meant}" + (f"; the line is: {shortened(shown)}" if shown else ""),
+        where=place(file, number),
         cure=cure,
     )
+
+
+LONGEST_NUMBER = 1000
+"""Characters of a number that Python reads; of more it refuses some."""
+
+_TAGS = {"!!bool": "true or false", "!!int": "a whole number", "!!float": "a number"}
+"""What a text has to be that has one of these tags, or looks so."""
 
 
 class _Converter:
@@ -279,23 +339,31 @@ class _Converter:
         return children
 
     def scalar(self, node: Any) -> Scalar:
+        from ruamel.yaml.constructor import ConstructorError
+
+        shown, tag = shortened(str(node.value)), str(node.tag).replace("tag:yaml.org,2002:", "!!")
         try:
             value = self.constructor.construct_object(node)
-        except (ValueError, TypeError, OverflowError, LookupError, AttributeError) as error:
+        except ConstructorError:
+            cure = "remove the tag, or put the text in quotes"
+            raise self.error(node, f"the YAML tag '{tag}' is not supported", cure) from None
+        except (ValueError, TypeError, OverflowError, LookupError, AttributeError):
             # What a tag asks for and the text does not give (!!int abc), or more digits than Python reads.
-            shown = shortened(str(node.value))
-            kind = node.tag.rpartition(":")[2]
+            if (digits := len(node.value)) > LONGEST_NUMBER:
+                raise self.error(
+                    node, f"'{shown}' is too large: it has {digits} digits", "use a smaller number"
+                ) from None
+            cure = f"write {_TAGS[tag]}, or the text in quotes" if tag in _TAGS else "put the text in quotes"
             raise self.error(
-                node, f"'{shown}' is not a valid {kind}: {error}", "write another value"
+                node, f"'{shown}' cannot be read as {_TAGS.get(tag, 'a date')}", f"{cure}, without a YAML tag"
             ) from None
         if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
-            raise self.error(
-                node,
-                f"{shortened(node.value)} is outside the range of -{LARGEST_INTEGER} to {LARGEST_INTEGER}",
-                "write a number within the range",
-            )
+            limits = f"-{LARGEST_INTEGER} to {LARGEST_INTEGER}"
+            raise self.error(node, f"{shown} is outside the range of {limits}", f"use a number from {limits}")
         if isinstance(value, float) and not abs(value) <= LARGEST_FLOAT:
-            raise self.error(node, f"{value} is not a finite fp32 number", f"use at most {LARGEST_FLOAT}")
+            wrong = "outside the range of fp32" if math.isfinite(value) else "not a finite number"
+            cure = f"use a number from -{LARGEST_FLOAT} to {LARGEST_FLOAT}"
+            raise self.error(node, f"{value} is {wrong}", cure)
         if value is None or isinstance(value, str | int | float | bool):
             return value
         raise self.error(
@@ -303,4 +371,4 @@ class _Converter:
         )
 
     def error(self, node: Any, message: str, cure: str) -> ConfigError:
-        return ConfigError(message, where=f"{self.file}:{node.start_mark.line + 1}", cure=cure)
+        return ConfigError(message, where=place(self.file, node.start_mark.line + 1), cure=cure)

@@ -19,7 +19,7 @@ from scheduler.memory.completeness import check_complete
 from scheduler.memory.plan_check import check_program
 from scheduler.planned import Schedule
 from traces.events import NullTracer, Tracer
-from trainlib.references.reference import check_given, not_finite
+from trainlib.references.reference import check_values_of, not_finite
 
 Watch = Callable[[str, Mapping[str, Array]], None]
 """Called when an op ends, with its name and copies of the tensors it has written, as they lie in memory."""
@@ -83,7 +83,7 @@ class Executor:
 
     def load(self, values: Mapping[str, Array]) -> None:
         """Put tensors into the home memory. Raises `InputError` for an unknown name and for values that
-        `trainlib.references.reference.check_given` refuses: another shape, or NaN.
+        `trainlib.references.reference.check_values_of` refuses: another shape, or NaN.
         """
         for name in values:
             if name not in self.schedule.graph.tensors:
@@ -91,7 +91,7 @@ class Executor:
                     f"{self.schedule.graph.name} has no tensor {name!r}",
                     cure=f"remove {name!r} from the values",
                 )
-        check_given(self.schedule.graph, values)
+        check_values_of(self.schedule.graph, values)
         for name, array in values.items():
             self.soc.load(self.place(name), array)
 

@@ -18,7 +18,6 @@ from scheduler.memory.host_memory import NO_PROGRAM, ProgramSize
 from scheduler.options import BEST_DEPTH, WHOLE_OPS, ScheduleOptions
 from scheduler.schedule_cache import ScheduleCache
 from scheduler.tiles.code_cost import CodeCost
-from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.estimate import NOTHING_EARLY, Early, TileCost, TileLoop
 from scheduler.tiles.l1_report import does_not_fit
 from scheduler.tiles.resident_rules import NotInPlace, allowed, no_room, refusal
@@ -26,6 +25,7 @@ from scheduler.tiles.short_list import Moves, inner_tile, moves_of, short_list
 from scheduler.tiles.streaming_cost import fits_slots, with_streams
 from scheduler.tiles.tiling import Tiler, Tiling
 from scheduler.tiles.tiling_candidates import Counts, TilingCandidates, enumerate_tilings
+from scheduler.tiles.transfer_cost import DmaCost
 from trainlib.ir.graph import Op
 
 BUILT = 5
@@ -460,7 +460,8 @@ def _note(tiler: Tiler, chosen: Tiling, listed: ShortList) -> str:
     if not 0 < single < listed.fewest_tiles:
         return listed.note
     shrunk = (
-        f"smaller tiles, to fit {tiler.buffer_depth} buffers per operand in L1: {len(chosen.tiles)} tiles, "
+        f"smaller tiles, to fit {min(tiler.buffer_depth, len(chosen.tiles))} buffers per operand in L1: "
+        f"{len(chosen.tiles)} tiles, "
         f"where {single} would do with single buffering"
     )
     return f"{shrunk}; {listed.note}" if listed.note else shrunk

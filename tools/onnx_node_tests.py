@@ -103,4 +103,4 @@ def _reason(error: PulptrainError) -> str:
     lines = [line.strip() for line in error.message.splitlines()]
     if len(lines) < 2:
         return lines[0]
-    return lines[1].partition(": ")[2].partition(": ")[2].partition("; nearest")[0]
+    return lines[1].partition("): ")[2].partition("; try: ")[0]

@@ -56,7 +56,7 @@ class Moves:
         direction = self._directions.get(event.work, L3)
         return direction or OpenWait(event.work, event.start_cycles, event.end_cycles)
 
-    def told(self, cause: Cause) -> str:
+    def name_of(self, cause: Cause) -> str:
         """The cause itself at the end: L3 if the uDMA was still at it and the DMA had not begun."""
         if isinstance(cause, str):
             return cause

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 MEANINGS: Mapping[str, str] = {
     "load_use": "An instruction needs the result of the load just before it, which has not arrived.",
-    "multicycle": "An instruction waits for a slow instruction before it (FPU, multiplication, division).",
+    "multicycle": "An instruction waits for a slow integer instruction before it (multiplication, division).",
     "misaligned": "A load or store crosses a word boundary and needs a second access.",
     "fpu": "Another core uses the shared FPU, or the FPU has no result yet.",
     "divider": "Another core uses the shared divider, or the divider has no result yet.",

@@ -122,7 +122,7 @@ class Tally:
         self._go_on([], over=True)
         self._settle()
         for (op, who, cause), cycles in self._waits.items():
-            self.waits[op, who, self._moves.told(cause)] += cycles
+            self.waits[op, who, self._moves.name_of(cause)] += cycles
 
     def check(self, makespan_cycles: int) -> None:
         """Raise TraceError if slices of a track overlap, or busy + stalls are not the makespan on a core."""

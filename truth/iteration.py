@@ -337,12 +337,12 @@ class Iteration:
             dtype = flows[0].dtype if entry.view else part.dtype
             number = int(end.removeprefix("out") or 0)
             flow = _Flow(name, tensor, dtype, flows[0].layout, repeated.get(end))
-            self._flows[part.name, number] = self._kept(flow, view=entry.view)
+            self._flows[part.name, number] = self._remember(flow, view=entry.view)
 
     def _parameter(self, part: NetworkLayer, end: str) -> Any:
         """A parameter that another layer makes, of one sample."""
         flow = self._cast(part.name, self._flows[part.computed[end]], part.dtype)
-        made = self._kept(replace(flow, name=f"{part.name}.{end}.out", tensor=flow.tensor[0]), view=True)
+        made = self._remember(replace(flow, name=f"{part.name}.{end}.out", tensor=flow.tensor[0]), view=True)
         return made.tensor if part.trains(end) else made.tensor.detach()
 
     def _results(
@@ -389,10 +389,10 @@ class Iteration:
         if (of, to) not in self._converted:
             start = f"{layer}.{kind}"
             number = sum(flow.name.startswith(start) for flow in self._converted.values())
-            self._converted[of, to] = self._kept(replace(made, name=f"{start}{number or ''}.out"))
+            self._converted[of, to] = self._remember(replace(made, name=f"{start}{number or ''}.out"))
         return self._converted[of, to]
 
-    def _kept(self, flow: _Flow, *, view: bool = False) -> _Flow:
+    def _remember(self, flow: _Flow, *, view: bool = False) -> _Flow:
         """Remember what PyTorch has made; what comes after it goes on with what the machine has."""
         name, tensor, again = flow.name, flow.tensor, flow.again if view else None
         if not view:

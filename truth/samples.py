@@ -157,8 +157,8 @@ class Fed:
         if data is None and dataset == "random":
             return self._random()
         if data is None and dataset in ("digits", "sequences"):
-            shipped = _digits() if dataset == "digits" else self._made_up()
-            return self._epochs(self._told(shipped), f"the {dataset}")
+            shipped = _digits() if dataset == "digits" else self._generated()
+            return self._epochs(self._arrays(shipped), f"the {dataset}")
         if data is None or isinstance(data, str):
             beside = self._given.folder / dataset
             path = Path(data) if data is not None else beside if beside.is_file() else Path(dataset)
@@ -167,13 +167,13 @@ class Fed:
         if isinstance(data, Mapping):
             for x, y in (("x", "y"), ("x_train", "y_train")):
                 if {x, y} <= data.keys() and len(self._given.fed) == 1:
-                    return self._epochs(self._told((data[x], data[y])), "the data")
+                    return self._epochs(self._arrays((data[x], data[y])), "the data")
             return self._epochs(data, "the data")
         if hasattr(data, "train_inputs"):
-            return self._epochs(self._told((data.train_inputs, data.train_labels)), "the data")
+            return self._epochs(self._arrays((data.train_inputs, data.train_labels)), "the data")
         return self._pairs(data) if isinstance(data, Sequence) else None
 
-    def _told(self, pair: tuple[Any, Any]) -> dict[str, Array]:
+    def _arrays(self, pair: tuple[Any, Any]) -> dict[str, Array]:
         """Inputs and labels of a pair, each part one array, several in order, or several by name."""
         told: dict[str, Array] = {}
         for part, names in zip(pair, (tuple(self._given.fed), self._label_names), strict=True):
@@ -196,7 +196,7 @@ class Fed:
     def _pairs(self, pairs: Sequence[Any]) -> Iterator[Sample]:
         while True:
             for index, pair in enumerate(pairs):
-                yield f"pair {index} of the data", self._told(tuple(pair))
+                yield f"pair {index} of the data", self._arrays(tuple(pair))
 
     def _random(self) -> Iterator[Sample]:
         draws = np.random.default_rng([self._seed, 1])
@@ -212,7 +212,7 @@ class Fed:
                     sample[name] = _target(loss, draws, output[1:])
             yield f"random sample number {number}", sample
 
-    def _made_up(self) -> tuple[Array, Array]:
+    def _generated(self) -> tuple[Array, Array]:
         """Sequences of four classes: a wave of class k has k + 1 periods, a word is k + 1 behind the last."""
         ((_, said),) = self._given.fed.items()
         shape, words = tuple(said["shape"]), said.get("classes", 0)

@@ -105,7 +105,7 @@ class Given(Struct, frozen=True):
         return self.steps == ("fw",)
 
 
-def as_given(
+def as_source_model(
     model: Any,
     *,
     dtype: str | None = None,

@@ -232,7 +232,7 @@ _PAIRS = {
 def _of(make: Callable[..., Any], **defaults: Any) -> Callable[..., Any]:
     """An optimizer of `torch.optim` with the options that a model file has, and their defaults there."""
 
-    def made(weights: Any, *, learning_rate: float, **options: Any) -> Any:
+    def optimizer_of(weights: Any, *, learning_rate: float, **options: Any) -> Any:
         said = {**defaults, **options}
         pairs = {pair: names for pair, names in _PAIRS.items() if names[0] in said}
         said |= {pair: tuple(said.pop(name) for name in names) for pair, names in pairs.items()}
@@ -240,8 +240,8 @@ def _of(make: Callable[..., Any], **defaults: Any) -> Callable[..., Any]:
 
     taken = [Parameter(key, Parameter.KEYWORD_ONLY, default=item) for key, item in defaults.items()]
     rate = Parameter("learning_rate", Parameter.KEYWORD_ONLY)
-    made.__signature__ = Signature([rate, *taken])  # type: ignore[attr-defined]
-    return made
+    optimizer_of.__signature__ = Signature([rate, *taken])  # type: ignore[attr-defined]
+    return optimizer_of
 
 
 class _Dampened(torch.optim.SGD):  # type: ignore[misc]

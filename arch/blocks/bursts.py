@@ -14,7 +14,7 @@ from typing import NamedTuple
 from arch.spec.program import Command
 from arch.spec.timing import DmaTiming
 from configs.values import Struct
-from traces.events import made_by
+from traces.events import constructor_of
 
 
 class Link(NamedTuple):
@@ -61,7 +61,7 @@ class EngineState(NamedTuple):
         )
 
 
-_make_state = made_by(EngineState)
+_make_state = constructor_of(EngineState)
 IDLE = EngineState()
 """An engine nothing is left to do for."""
 

@@ -179,7 +179,9 @@ class Kept:
 
 
 @lru_cache(8)
-def kept_for(rules: BurstRules, in_front: Rules, links: tuple[tuple[str, Link], ...], to_l1: bool) -> Kept:
+def course_state(
+    rules: BurstRules, in_front: Rules, links: tuple[tuple[str, Link], ...], to_l1: bool
+) -> Kept:
     """That of engines that are alike: nothing else decides."""
     return Kept(rules, in_front, dict(links), to_l1=to_l1)
 

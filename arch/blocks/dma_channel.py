@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import simpy
 
 from arch.blocks.bursts import IDLE, BurstRules, EngineState, Pace
-from arch.blocks.course import Flight, Rules, Start, kept_for
+from arch.blocks.course import Flight, Rules, Start, course_state
 from arch.blocks.l2 import ExternalMemory
 from arch.blocks.order import Order, Transfer
 from arch.blocks.progress import Progress
@@ -68,7 +68,7 @@ class DmaChannel(Module):
         self.queue.clear()
         self._memory = {level: port.target for level, port in self.memories.items()}
         links = tuple([(level, memory.link(to_l1=self.to_l1)) for level, memory in self._memory.items()])
-        self._kept = kept_for(self._rules, self._in_front, links, self.to_l1)
+        self._kept = course_state(self._rules, self._in_front, links, self.to_l1)
         self._tell_traffic = self.traffic.target
         self._state = IDLE
         self._origin = 0

@@ -75,7 +75,7 @@ class Stretches:
         waited: set[int] = set()
         first = 0
         for position, action in enumerate(actions):
-            said = self._said(action, actions) if action.id == position else None
+            said = self._key_of(action, actions) if action.id == position else None
             if said is None:
                 return None
             if isinstance(action, Compute):
@@ -102,7 +102,7 @@ class Stretches:
     ) -> _Piece:
         return _Piece(first, self._numbers.setdefault(tuple(content), len(self._numbers)), begins, waits)
 
-    def _said(self, action: Action, actions: Sequence[Action]) -> object | None:
+    def _key_of(self, action: Action, actions: Sequence[Action]) -> object | None:
         """What decides how long an action takes after those before it; None if that is not all."""
         if isinstance(action, Compute):
             team = action.team

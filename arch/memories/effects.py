@@ -12,7 +12,7 @@ from arch.memories.memory import Storage, move_views, poison_view
 from arch.memories.races import Access, RaceDetector
 from arch.spec.program import Array, Effect, Move, Release
 from configs.errors import InputError
-from traces.events import Work, made_by
+from traces.events import Work, constructor_of
 
 Probe = Callable[[Release, Sequence[Array]], None]
 """Called at the end of some work with the arrays at its `results`: views, to be copied if they are kept."""
@@ -79,7 +79,7 @@ class OpenAccess(NamedTuple):
     samples: Sequence[Array]
 
 
-_make_open = made_by(OpenAccess)
+_make_open = constructor_of(OpenAccess)
 
 
 class Effects:

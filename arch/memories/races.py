@@ -9,7 +9,7 @@ import numpy as np
 
 from arch.spec.program import Effect, Move, Place, Release, UdmaCommand
 from configs.errors import RaceError
-from traces.events import Work, made_by
+from traces.events import Work, constructor_of
 
 
 class Span(NamedTuple):
@@ -40,7 +40,7 @@ class Span(NamedTuple):
         return self.address + self.stride_bytes * np.arange(self.lines, dtype=np.int64)
 
 
-_make_span = made_by(Span)
+_make_span = constructor_of(Span)
 
 
 def span_of(level: str, address: int, line_bytes: int, lines: int = 1, stride_bytes: int = 0) -> Span:

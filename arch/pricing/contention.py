@@ -231,14 +231,14 @@ class ClusterModel:
         hardware = self.machine([(0, nest)], Traffic.NONE)
         if hardware.fpu_shared or hardware.divsqrt_shared:  # by its own operations
             return None
-        kept = self._kept(hardware)
+        kept = self._machine_of(hardware)
         program = kept.program(nest.shape)
         if not program.settled:
             return None
         instructions, stalls = fixed_cost(nest, program, self._timing)
         return core_cost(instructions, list(stalls))
 
-    def _kept(self, hardware: WindowHardware) -> _Machine:
+    def _machine_of(self, hardware: WindowHardware) -> _Machine:
         kept = self._machines.get(hardware)
         if kept is None:
             kept = self._machines[hardware] = _Machine(hardware)
@@ -252,7 +252,7 @@ class ClusterModel:
         starts: Sequence[Sequence[int]],
     ) -> list[_Team]:
         """What the team costs from each of `starts`: cycles by which every core starts later, by number."""
-        kept = self._kept(machine)
+        kept = self._machine_of(machine)
         shares = [self._share(member.nest, kept, len(members)) for member in members]
         traces: dict[tuple[_Share, Places, tuple[int, ...]], int] = {}
         traced = [

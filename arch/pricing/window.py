@@ -86,7 +86,7 @@ class EngineChoice:
     def take(self, items: int) -> Engine:
         """The engine for a window of `items`."""
         if self._plain_items_left is None:
-            self._plain_items_left = LOADING_ITEMS if window_object.is_kept() else COMPILING_ITEMS
+            self._plain_items_left = LOADING_ITEMS if window_object.is_stored() else COMPILING_ITEMS
         if items <= self._plain_items_left:
             self._plain_items_left -= items
             return PLAIN

@@ -50,7 +50,7 @@ def functions() -> dict[str, Callable[..., None]]:
     triple = llvm.Target.from_default_triple()
     machine = triple.create_target_machine(cpu=cpu, features=features, opt=3, jit=True)
     name = file_name(llvm.get_process_triple(), cpu, features, version("llvmlite"), version("numba"))
-    code = _kept(name)
+    code = _read(name)
     if code is None:
         code = machine.emit_object(_compiled(llvm))
         _keep(name, code)
@@ -75,17 +75,17 @@ _LOADED: list[object] = []
 
 def file_name(*machine: str) -> str:
     """That of the machine code: of these sources, for this processor and these versions."""
-    return f"window_{_made_of()}_{hashlib.sha256(repr(machine).encode()).hexdigest()[:16]}.o"
+    return f"window_{_checksum()}_{hashlib.sha256(repr(machine).encode()).hexdigest()[:16]}.o"
 
 
-def _made_of() -> str:
+def _checksum() -> str:
     texts = b"".join([Path(source).read_bytes() for source in SOURCES])
     return hashlib.sha256(texts).hexdigest()[:16]
 
 
-def is_kept() -> bool:
+def is_stored() -> bool:
     """Whether machine code of these sources may be read, for whatever processor: that is told in no time."""
-    made_of = _made_of()
+    made_of = _checksum()
     return any(
         os.access(path, os.R_OK) for folder in _folders() for path in folder.glob(f"window_{made_of}_*.o")
     )
@@ -100,7 +100,7 @@ def _folders() -> Iterator[Path]:
     yield Path(platformdirs.user_cache_dir("pulptrain", appauthor=False))
 
 
-def _kept(name: str) -> bytes | None:
+def _read(name: str) -> bytes | None:
     """The machine code of this name, if it is there as it was written."""
     for folder in _folders():
         with suppress(OSError):

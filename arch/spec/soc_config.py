@@ -276,7 +276,8 @@ def _check_relations(soc: SocTiming, places: Mapping[str, str], file: str = "") 
                 of_bytes,
                 (of_ways, "icache.line_bytes"),
                 f"must be {soc.icache.line_bytes} (icache.line_bytes) x {ways} ({of_ways}) x a power of two",
-                f"use {of_bytes} of {sizes}, or another {of_ways}",
+                f"use {of_bytes} of {sizes}, or {'another' if sets else 'a smaller'} {of_ways}"
+                + ("" if sets else " and icache.line_bytes"),
             )
     if soc.l1.tables_bytes and not soc.l2.holds_code:
         raise refused(
@@ -353,7 +354,7 @@ def _check_type(parameter: Parameter, kind: type) -> None:
     if not fits or (isinstance(value, bool) and kind is not bool):
         in_unit = f", in the unit {parameter.unit}" if kind in (int, float) else ""
         raise ConfigError(
-            f"parameter '{parameter.path}' is '{value}' ({parameter.unit}), but must be {_KINDS[kind]}",
+            f"parameter '{parameter.path}' is '{value}', but must be {_KINDS[kind]}",
             where=parameter.where,
             cure=f"write {_KINDS[kind]}{in_unit}",
         )
@@ -370,9 +371,13 @@ def _check_value(path: str, value: Any, unit: str, where: str | None) -> None:
     elif path in ("cores", "fpu.count") and not 1 <= value <= MAX_CORES:
         problem, cure = f"must be between 1 and {MAX_CORES}", f"use a number from 1 to {MAX_CORES}"
     elif unit == "B/peripheral cycle" and not value >= SLOWEST_BUS:
-        problem, cure = f"must be above 0, {SLOWEST_BUS} or more", f"use {SLOWEST_BUS} {unit} or more"
+        problem, cure = f"must be {SLOWEST_BUS} or more", f"use {SLOWEST_BUS} {unit} or more"
     elif smallest is not None and value < smallest:
-        problem, cure = f"must be at least {smallest}", f"use {smallest}{of_unit} or more"
+        of_unit = of_unit.removesuffix("s") if smallest == 1 else of_unit
+        example = {"Hz": "use a frequency, e.g. 50 MHz", "B": "use a size, e.g. 64 KiB"}.get(unit, "")
+        at_least = f"use {smallest}{of_unit} or more"
+        fits_memory = unit == "Hz" or path.endswith(".size_bytes")
+        problem, cure = f"must be at least {smallest}", example if fits_memory else at_least
     elif largest is not None and value > largest:
         problem, cure = f"must be at most {largest}", f"use {largest}{of_unit} or less"
     elif unit == "B" and value > ADDRESS_SPACE_BYTES:

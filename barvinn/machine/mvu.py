@@ -96,7 +96,7 @@ class Mvu(Module):
             raise RaceError(
                 "the program starts a job while another one runs",
                 where=self.path,
-                cure="wait for the end of the first job",
+                cure="let the program wait for the end of the first job",
             )
         self._check(meant)
         job = job_of(self.registers, meant, self.timing.behaviour) if self._computes else meant

@@ -137,7 +137,9 @@ def timing_of(tree: ParameterTree, behaviour: Behaviour = RTL) -> BarvinnTiming:
         _check(tree, path)
     for path in wanted:
         if path not in tree:
-            raise ConfigError(f"parameter '{path}' is missing", where=tree.file, cure="add it")
+            raise ConfigError(
+                f"parameter '{path}' is missing", where=tree.file, cure=f"add '{path}' to the file"
+            )
     fields: dict[str, Any] = {"name": tree.name, "behaviour": behaviour}
     for name, block in types.items():
         if issubclass(block, Struct):
@@ -165,7 +167,7 @@ def _check(tree: ParameterTree, path: str) -> None:
     parameter = tree[path]
     value, unit = parameter.value, parameter.unit
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"{path} = {value} is not a whole number", where=parameter.where, cure="round it")
+        raise ConfigError(f"{path} = {value} is not whole", where=parameter.where, cure="use a whole number")
     by_unit = {"bits": (1, _MOST_BITS), "cycles": (0, _MOST_CYCLES)}
     least, most = by_unit.get(unit, (1, _MOST_OTHERS))
     least, most = _LEAST.get(path, least), _MOST.get(path, most)

@@ -2,7 +2,8 @@
 """From a compute action to the call of a C function: its name, and the fields of its struct of arguments.
 
 A C file of `deploy/kernels/` declares the structs of its kernels between the lines ``/* arguments */`` and
-``/* end */``; a kernel begins with ``PT_ARGUMENTS(NAME, g);``. A field is what its name says:
+``/* end */``; a kernel begins with ``PT_ARGUMENTS(NAME, g);``, and ``PT_KERNEL(KERNEL, NAME, STATEMENT)`` is
+a kernel of that statement alone. A field is what its name says:
 
 - ``A``, ``A_s[n]``: array A of the nest, its L1 address and its strides in elements; ``A_n``, ``A_d[n]``:
   elements and shape of what the call cuts out of a buffer for it
@@ -34,6 +35,8 @@ from trainlib.ir.varying import Varying
 _BLOCK = re.compile(r"^/\* arguments \*/\n(.*?)^/\* end \*/\n", re.MULTILINE | re.DOTALL)
 _STRUCT = re.compile(r"struct (\w+)\s*\{(.*?)\};", re.DOTALL)
 _FUNCTION = re.compile(r"^void (\w+)\(const void \*args\)\n\{\n    PT_ARGUMENTS\((\w+), \w+\);", re.MULTILINE)
+_OF_ONE_STATEMENT = re.compile(r"^PT_KERNEL\((\w+), (\w+), (.*)\)$(\n(?=PT_KERNEL))?", re.MULTILINE)
+_WRITTEN_OUT = r"void \1(const void *args)\n{\n    PT_ARGUMENTS(\2, g);\n    \3;\n}\4\4"
 _BODY = re.compile(
     r"(?:^/\*(?:(?!\*/).)*\*/\n)?^(?:void|static(?! inline)[\w \*]*?)\s?\*?(\w+)\([^{;]*\)\n\{\n.*?^\}\n\n?",
     re.MULTILINE | re.DOTALL,
@@ -108,11 +111,8 @@ def _fields(body: str, file: str) -> tuple[Field, ...]:
         for item in names.split(","):
             match = _FIELD.fullmatch(item.strip())
             if match is None or ctype not in ("int", *C_TYPES.values()):
-                what, cure = (
-                    f"cannot read the struct field '{ctype} {item.strip()}'",
-                    "write int NAME or TYPE *NAME",
-                )
-                raise ConfigError(what, where=file, cure=cure)
+                what = f"cannot read the struct field '{ctype} {item.strip()}'"
+                raise ConfigError(what, where=file, cure="write int NAME or TYPE *NAME")
             fields.append(Field(ctype, match["name"], bool(match["pointer"]), int(match["count"] or 0)))
     return tuple(fields)
 
@@ -150,6 +150,7 @@ def in_format(
     The names of its kernels and structs say so behind their own: ``norm_fw_bf16_M_R``. `summed`: sums are
     rounded to `narrow` after every term.
     """
+    text = _OF_ONE_STATEMENT.sub(_WRITTEN_OUT, text)
     if narrow is None:
         return read_source(file, _ELEMENT.sub("float", text))
 
@@ -242,16 +243,12 @@ def c_calls(action: Compute, op: Op) -> tuple[CCall, ...]:
     nest = team.origin.calls[0]
     refuse(nest.codegen, kernel, (*effect.reads, *effect.writes))
     # A loop of an elementwise table computes what its entry says; its nest is the price.
-    made = (
-        None if kernel in kernel_sources() and "loop" not in effect.details else generated(action, op, kernel)
-    )
-    if made is not None:
-        return (_made(made),)
+    by_hand = kernel in kernel_sources() and "loop" not in effect.details
+    if not by_hand and (made := generated(action, op, kernel)) is not None:
+        return (_generated_call(made),)
     if kernel not in kernel_sources():
-        codegen = nest.codegen
-        raise InputError(
-            f"codegen {codegen} has no C source for kernel {kernel}", cure="use another kernel or codegen"
-        )
+        what = f"codegen {nest.codegen} has no C source for kernel {kernel}"
+        raise InputError(what, cure="use another kernel or codegen")
     nest = in_lanes(nest._replace(kernel=kernel), effect.details.get("order"))
     called = products(nest, effect) or [(nest, team.origin.addresses)]
     return tuple(_call(one, addresses, effect, op) for one, addresses in called)
@@ -280,7 +277,7 @@ _MADE: dict[str, Source] = {}
 """Files of kernels that have been called for, and generated or put into another format."""
 
 
-def _made(call: Generated) -> CCall:
+def _generated_call(call: Generated) -> CCall:
     """The call of a generated kernel. Raises ConfigError where its name stands for two texts."""
     name = call.kernel.name
     source = read_source(f"{name}.c", call.kernel.source)

@@ -188,27 +188,27 @@ class Symbol(NDArrayOperatorsMixin):
     def sum(self, axis: Any, **_: Any) -> Symbol:
         """Of a row; of a condition the number of elements."""
         if self.kind == "bool":
-            return self.trace.made("number", (self,), kind="int", known=ROW)
+            return self.trace.new_symbol("number", (self,), kind="int", known=ROW)
         self.trace.exact = False
-        return self.trace.made("sum", (self,), known=ROW)
+        return self.trace.new_symbol("sum", (self,), known=ROW)
 
     def max(self, axis: int | None = None, **_: Any) -> Symbol:
         """Of a row."""
-        return self.trace.made("largest", (self,), known=ROW)
+        return self.trace.new_symbol("largest", (self,), known=ROW)
 
     def min(self, axis: int, **_: Any) -> Symbol:
         """Of a row."""
-        return self.trace.made("smallest", (self,), known=ROW)
+        return self.trace.new_symbol("smallest", (self,), known=ROW)
 
     def item(self) -> Symbol:
         """The first element as a Python number."""
-        return self.trace.made("item", (self,), kind=self.kind, weak=True)
+        return self.trace.new_symbol("item", (self,), kind=self.kind, weak=True)
 
     def astype(self, dtype: Any, **_: Any) -> Symbol:
         """Itself, or cut to an unsigned integer of which only the bits are asked for."""
         target = np.dtype(dtype)
         if target == np.uint32:
-            return self.trace.made("(uint32_t)", (self,), kind="int")
+            return self.trace.new_symbol("(uint32_t)", (self,), kind="int")
         if target.kind != "f":
             raise _refused(f"a conversion to {target}")
         self.trace.exact &= target == np.float32
@@ -216,23 +216,24 @@ class Symbol(NDArrayOperatorsMixin):
 
     def view(self, dtype: Any) -> Symbol:
         """Bits as a float."""
-        return self.trace.made("pt_float_of_bits", (self,))
+        return self.trace.new_symbol("pt_float_of_bits", (self,))
 
     def elementary(self, function: Callable[..., Any], slope: Callable[..., Any]) -> Symbol:
         """A function with a slope of its own (`trainlib.primitives.derivative.elementary`)."""
         if function.__name__ == "first":
-            return self.trace.made("first", (self,), kind="bool")
+            return self.trace.new_symbol("first", (self,), kind="bool")
         if function.__name__ not in _NAMED:
             return function(self)  # type: ignore[no-any-return]
         name, factor = _NAMED[function.__name__]
         self.trace.exact = False
         inner = self * factor
-        return 0.5 * self.trace.made(name, (inner,))  # type: ignore[no-any-return]
+        return 0.5 * self.trace.new_symbol(name, (inner,))  # type: ignore[no-any-return]
 
 
 def _refused(what: str) -> InputError:
     return InputError(
-        f"deploy cannot translate a formula with {what} to C", cure=f"use another layer, or extend {__name__}"
+        f"deploy cannot translate a formula with {what} to C",
+        cure="use another layer, or add the function to deploy/calls/expression.py",
     )
 
 
@@ -258,17 +259,17 @@ class Trace:
     def array(self, name: str, dtype: str = "float32", *, known: int = ELEMENT) -> Symbol:
         """An array of the kernel: one element of it, or its only one."""
         kind = {"float32": "float", "uint8": "byte"}.get(dtype, "int")
-        return self.made(f"@{name}", (), kind=kind, known=known)
+        return self.new_symbol(f"@{name}", (), kind=kind, known=known)
 
     def option(self, name: str, value: Any) -> Any:
         """An option: a number, or one for each channel, as a symbol, everything else as it is."""
         if isinstance(value, list):
-            return self.made(f"@{name}", (), known=CHANNEL)
+            return self.new_symbol(f"@{name}", (), known=CHANNEL)
         if isinstance(value, Varying):
-            return self.made(f"${name}", (), known=EXPORT, value=lambda at: at(value), weak=True)
+            return self.new_symbol(f"${name}", (), known=EXPORT, value=lambda at: at(value), weak=True)
         if type(value) in (int, float):
             kind = "int" if type(value) is int else "float"
-            return self.made(f"${name}", (), kind=kind, known=EXPORT, value=lambda at: value, weak=True)
+            return self.new_symbol(f"${name}", (), kind=kind, known=EXPORT, value=lambda at: value, weak=True)
         return value
 
     def symbol(self, item: Any) -> Symbol:
@@ -281,9 +282,11 @@ class Trace:
         number = array.item()
         kind = "bool" if isinstance(number, bool) else "int" if isinstance(number, int) else "float"
         strong = isinstance(item, np.generic | np.ndarray) and array.dtype == np.float64
-        return self.made(repr(number), (), kind=kind, known=EXPORT, value=lambda at: number, weak=not strong)
+        return self.new_symbol(
+            repr(number), (), kind=kind, known=EXPORT, value=lambda at: number, weak=not strong
+        )
 
-    def made(self, op: str, args: tuple[Symbol, ...], **more: Any) -> Symbol:
+    def new_symbol(self, op: str, args: tuple[Symbol, ...], **more: Any) -> Symbol:
         """The symbol of an operation; equal ones are one."""
         when = more.get("known", max((item.known for item in args), default=ELEMENT))
         key = (op, *map(id, args), more.get("kind"), more.get("weak"))
@@ -325,7 +328,7 @@ class Trace:
         rounds = kind == "float" and ufunc not in (np.sign, np.absolute, np.maximum, np.minimum)
         wide = any(not item.weak if item.value is not None else item.kind == "int" for item in args)
         self.exact &= ufunc not in _ELEMENTARY and not (rounds and (weak or wide))
-        return self.made(op, tuple(self.placed(item) for item in args), kind=kind, weak=weak)
+        return self.new_symbol(op, tuple(self.placed(item) for item in args), kind=kind, weak=weak)
 
     def choice(self, condition: Symbol, first: Symbol, second: Symbol) -> Symbol:
         """One or the other."""
@@ -334,7 +337,7 @@ class Trace:
         kinds = {first.kind, second.kind}
         kind = kinds.pop() if len(kinds) == 1 else "float"
         placed = tuple(self.placed(item) for item in (condition, first, second))
-        return self.made("?", placed, kind=kind)
+        return self.new_symbol("?", placed, kind=kind)
 
     def placed(self, item: Symbol) -> Symbol:
         """A symbol as C has it: arithmetic on options alone becomes a field."""
@@ -344,7 +347,7 @@ class Trace:
         if name in self.fields and self.fields[name] is not item:
             name = f"{name}_{len(self.fields)}"
         self.fields[name] = item
-        return self.made(f".{name}", (), kind=item.kind, known=TEAM)
+        return self.new_symbol(f".{name}", (), kind=item.kind, known=TEAM)
 
     def decided(self, condition: Symbol) -> bool:
         """The answer to a condition."""
@@ -364,7 +367,7 @@ class Trace:
     def _negated(self, item: Symbol) -> Symbol:
         if item.value is not None:
             return self._at_export("-", [self.symbol(0), item])
-        return self.made("neg", (item,), kind=item.kind, weak=item.weak)
+        return self.new_symbol("neg", (item,), kind=item.kind, weak=item.weak)
 
     def _simple_power(self, base: Symbol, exponent: float) -> Symbol:
         if exponent == 2:
@@ -382,7 +385,7 @@ class Trace:
         result = value(lambda varying: varying.now)
         kind = "bool" if isinstance(result, bool) else "int" if isinstance(result, int) else "float"
         weak = all(item.weak for item in args)
-        return self.made(op, tuple(args), kind=kind, known=EXPORT, value=value, weak=weak)
+        return self.new_symbol(op, tuple(args), kind=kind, known=EXPORT, value=value, weak=weak)
 
     def _bias_correction(self, op: str, args: list[Symbol]) -> Symbol | None:
         """1 - beta^t, of which a float power would leave few digits, as -(exp(t · log beta) - 1)."""
@@ -398,9 +401,11 @@ class Trace:
         def logarithm(at: Numbers) -> float:
             return log(max(given(at), 1e-38))
 
-        rate = self.made("log", (origin,), known=EXPORT, value=logarithm, weak=True)
+        rate = self.new_symbol("log", (origin,), known=EXPORT, value=logarithm, weak=True)
         self.exact = False
-        return self._negated(self.made("expm1f", (self.applied(np.multiply, [exponent, rate]),), weak=True))
+        return self._negated(
+            self.new_symbol("expm1f", (self.applied(np.multiply, [exponent, rate]),), weak=True)
+        )
 
 
 def _of_options(item: Symbol) -> bool:

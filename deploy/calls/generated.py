@@ -86,7 +86,10 @@ def generated(action: Compute, op: Op, name: str = "") -> Generated | None:
             return _of_rows(action, op, nest, effect.details["rows"])
         return _of_loss(action, effect, op, nest) if "formula" in effect.details else None
     except (InputError, AttributeError, IndexError, TypeError) as error:  # what arrays can and symbols cannot
-        what, cure = f"no C source for kernel {nest}: {error}", "use a layer that docs/deploy.md lists"
+        what, cure = (
+            f"no C source for kernel {nest}: {getattr(error, 'message', error)}",
+            "use a layer that docs/deploy.md lists",
+        )
         raise InputError(what, where=op.name, cure=cure) from None
 
 
@@ -94,7 +97,7 @@ _KEPT: dict[tuple[int, str, str], tuple[Op, Kernel]] = {}
 """Kernels by op, nest and first result."""
 
 
-def _kept(op: Op, nest: str, result: str, make: Callable[[], Kernel]) -> Kernel:
+def _cached(op: Op, nest: str, result: str, make: Callable[[], Kernel]) -> Kernel:
     """What `make` gives, made once for all tiles of an op."""
     kept_op, kernel = _KEPT.get((id(op), nest, result), (None, None))
     if kept_op is not op or kernel is None:
@@ -115,7 +118,7 @@ def _of_loop(effect: Effect, op: Op, nest: str) -> Generated:
         if role in op.writes
     }
     places = {**read, **made}
-    kernel = _kept(op, nest, next(iter(made)), lambda: _loop(op, nest, loop, read, made, numbers))
+    kernel = _cached(op, nest, next(iter(made)), lambda: _loop(op, nest, loop, read, made, numbers))
     elements = next(prod(place.shape) for role, place in places.items() if role not in numbers)
     last = {} if made.keys().isdisjoint(numbers) else {"last": int(made.keys() <= written.keys())}
     return Generated(kernel, (*places.items(), ("elements", elements), *last.items(), *kernel.numbers))
@@ -198,7 +201,7 @@ def _of_rows(action: Compute, op: Op, name: str, loop: RowLoop) -> Generated:
         source = _source(name, lines, body(loop, results, narrow=bool(narrow)), narrow)
         return Kernel(name, source, _numbers(fields), trace.exact and not loop.wide)
 
-    kept = _kept(op, name, "", kernel)
+    kept = _cached(op, name, "", kernel)
     return Generated(kept, (*read.items(), *made.items(), *sizes.items(), *kept.numbers))
 
 
@@ -224,7 +227,7 @@ def _of_loss(action: Compute, effect: Effect, op: Op, nest: str) -> Generated:
         sizes = {"samples": shape[0], "features": shape[1]}
     sizes |= {"channels": shape[1], "places": prod(shape[2:])} if lists else {}
     formula = effect.details["formula"]
-    kernel = _kept(op, nest, target, lambda: _loss(op, formula, read, made, [*sizes], [*lists]))
+    kernel = _cached(op, nest, target, lambda: _loss(op, formula, read, made, [*sizes], [*lists]))
     scale = float(np.float32(effect.details["scale"]()))
     fields = {**read, **made, **sizes, **lists, **dict(kernel.numbers), "scale": scale}
     return Generated(kernel, tuple(fields.items()))
@@ -256,8 +259,10 @@ def _loss(
         arrays = {role: trace.array(role, place.dtype) for role, place in read.items()}
         result = trace.symbol(formula(replace(op, attributes=names.options(trace, op)), arrays))
         if target == "loss":
-            return {"term": result if of_rows else trace.made("each", (result,), known=ELEMENT).sum(None)}
-        return {target: trace.made("each", (result * trace.array("scale", known=TEAM),), known=ELEMENT)}
+            return {
+                "term": result if of_rows else trace.new_symbol("each", (result,), known=ELEMENT).sum(None)
+            }
+        return {target: trace.new_symbol("each", (result * trace.array("scale", known=TEAM),), known=ELEMENT)}
 
     outcomes = list(branches(run))
     name = names.named(f"{op.primitive}_{'fw' if target == 'loss' else 'bw'}", outcomes)

@@ -33,7 +33,7 @@ def traced(loop: RowLoop) -> tuple[Trace, dict[str, Symbol]]:
             named |= {f"{name}_{part}": trace.symbol(item) for part, item in enumerate(result)}
         else:
             item, known = trace.placed(trace.symbol(result)), _known(loop, name)
-            named[name] = item if item.known >= known else trace.made("each", (item,), known=known)
+            named[name] = item if item.known >= known else trace.new_symbol("each", (item,), known=known)
     return trace, named
 
 

@@ -112,14 +112,5 @@ void conv_unroll_hwc(const void *args)
         of_pixels(g, 0, 1, 1);
 }
 
-void im2row_hwc(const void *args)
-{
-    PT_ARGUMENTS(im2row, g);
-    of_pixels(g, 0, 1, 1);
-}
-
-void im2col_hwc(const void *args)
-{
-    PT_ARGUMENTS(im2row, g);
-    of_pixels(g, 0, 1, 1);
-}
+PT_KERNEL(im2row_hwc, im2row, of_pixels(g, 0, 1, 1))
+PT_KERNEL(im2col_hwc, im2row, of_pixels(g, 0, 1, 1))

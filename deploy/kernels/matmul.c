@@ -384,134 +384,25 @@ PT_INLINE void area(const struct matmul *g, struct pt_range over, struct pt_rang
 #define BY_ROWS(U, V) area(g, pt_own(g->N), (struct pt_range){0, g->M}, U, V)
 #define BY_COLUMNS(U, V) area(g, (struct pt_range){0, g->N}, pt_own(g->M), U, V)
 
-void asm_1x1(const void *args)
-{
-    PT_ARGUMENTS(matmul, g);
-    BY_ROWS(1, 1);
-}
-
-void asm_1x2(const void *args)
-{
-    PT_ARGUMENTS(matmul, g);
-    BY_ROWS(1, 2);
-}
-
-void asm_1x4(const void *args)
-{
-    PT_ARGUMENTS(matmul, g);
-    BY_ROWS(1, 4);
-}
-
-void asm_2x1(const void *args)
-{
-    PT_ARGUMENTS(matmul, g);
-    BY_ROWS(2, 1);
-}
-
-void asm_2x1s(const void *args)
-{
-    PT_ARGUMENTS(matmul, g);
-    BY_ROWS(2, 1);
-}
-
-void asm_2x2(const void *args)
-{
-    PT_ARGUMENTS(matmul, g);
-    BY_ROWS(2, 2);
-}
-
-void asm_2x4(const void *args)
-{
-    PT_ARGUMENTS(matmul, g);
-    BY_ROWS(2, 4);
-}
-
-void asm_4x1(const void *args)
-{
-    PT_ARGUMENTS(matmul, g);
-    BY_ROWS(4, 1);
-}
-
-void asm_4x1s(const void *args)
-{
-    PT_ARGUMENTS(matmul, g);
-    BY_ROWS(4, 1);
-}
-
-void asm_4x2(const void *args)
-{
-    PT_ARGUMENTS(matmul, g);
-    BY_ROWS(4, 2);
-}
-
-void asm_4x4(const void *args)
-{
-    PT_ARGUMENTS(matmul, g);
-    BY_ROWS(4, 4);
-}
-
-void asm_M_1x1(const void *args)
-{
-    PT_ARGUMENTS(matmul, g);
-    BY_COLUMNS(1, 1);
-}
-
-void asm_M_1x2(const void *args)
-{
-    PT_ARGUMENTS(matmul, g);
-    BY_COLUMNS(1, 2);
-}
-
-void asm_M_1x4(const void *args)
-{
-    PT_ARGUMENTS(matmul, g);
-    BY_COLUMNS(1, 4);
-}
-
-void asm_M_2x1(const void *args)
-{
-    PT_ARGUMENTS(matmul, g);
-    BY_COLUMNS(2, 1);
-}
-
-void asm_M_2x1s(const void *args)
-{
-    PT_ARGUMENTS(matmul, g);
-    BY_COLUMNS(2, 1);
-}
-
-void asm_M_2x2(const void *args)
-{
-    PT_ARGUMENTS(matmul, g);
-    BY_COLUMNS(2, 2);
-}
-
-void asm_M_2x4(const void *args)
-{
-    PT_ARGUMENTS(matmul, g);
-    BY_COLUMNS(2, 4);
-}
-
-void asm_M_4x1(const void *args)
-{
-    PT_ARGUMENTS(matmul, g);
-    BY_COLUMNS(4, 1);
-}
-
-void asm_M_4x1s(const void *args)
-{
-    PT_ARGUMENTS(matmul, g);
-    BY_COLUMNS(4, 1);
-}
-
-void asm_M_4x2(const void *args)
-{
-    PT_ARGUMENTS(matmul, g);
-    BY_COLUMNS(4, 2);
-}
-
-void asm_M_4x4(const void *args)
-{
-    PT_ARGUMENTS(matmul, g);
-    BY_COLUMNS(4, 4);
-}
+PT_KERNEL(asm_1x1, matmul, BY_ROWS(1, 1))
+PT_KERNEL(asm_1x2, matmul, BY_ROWS(1, 2))
+PT_KERNEL(asm_1x4, matmul, BY_ROWS(1, 4))
+PT_KERNEL(asm_2x1, matmul, BY_ROWS(2, 1))
+PT_KERNEL(asm_2x1s, matmul, BY_ROWS(2, 1))
+PT_KERNEL(asm_2x2, matmul, BY_ROWS(2, 2))
+PT_KERNEL(asm_2x4, matmul, BY_ROWS(2, 4))
+PT_KERNEL(asm_4x1, matmul, BY_ROWS(4, 1))
+PT_KERNEL(asm_4x1s, matmul, BY_ROWS(4, 1))
+PT_KERNEL(asm_4x2, matmul, BY_ROWS(4, 2))
+PT_KERNEL(asm_4x4, matmul, BY_ROWS(4, 4))
+PT_KERNEL(asm_M_1x1, matmul, BY_COLUMNS(1, 1))
+PT_KERNEL(asm_M_1x2, matmul, BY_COLUMNS(1, 2))
+PT_KERNEL(asm_M_1x4, matmul, BY_COLUMNS(1, 4))
+PT_KERNEL(asm_M_2x1, matmul, BY_COLUMNS(2, 1))
+PT_KERNEL(asm_M_2x1s, matmul, BY_COLUMNS(2, 1))
+PT_KERNEL(asm_M_2x2, matmul, BY_COLUMNS(2, 2))
+PT_KERNEL(asm_M_2x4, matmul, BY_COLUMNS(2, 4))
+PT_KERNEL(asm_M_4x1, matmul, BY_COLUMNS(4, 1))
+PT_KERNEL(asm_M_4x1s, matmul, BY_COLUMNS(4, 1))
+PT_KERNEL(asm_M_4x2, matmul, BY_COLUMNS(4, 2))
+PT_KERNEL(asm_M_4x4, matmul, BY_COLUMNS(4, 4))

@@ -44,86 +44,17 @@ PT_INLINE void channels(const struct depthwise *g, int turned, int V, int T)
             taps(g, turned, n, j, 1, T);
 }
 
-void mm_dw(const void *args)
-{
-    PT_ARGUMENTS(depthwise, g);
-    channels(g, 0, 1, 1);
-}
-
-void mm_dw_u2(const void *args)
-{
-    PT_ARGUMENTS(depthwise, g);
-    channels(g, 0, 1, 2);
-}
-
-void mm_dw_u3(const void *args)
-{
-    PT_ARGUMENTS(depthwise, g);
-    channels(g, 0, 1, 3);
-}
-
-void mm_dw_unroll_1x2(const void *args)
-{
-    PT_ARGUMENTS(depthwise, g);
-    channels(g, 0, 2, 1);
-}
-
-void mm_dw_unroll_1x2_u2(const void *args)
-{
-    PT_ARGUMENTS(depthwise, g);
-    channels(g, 0, 2, 2);
-}
-
-void mm_dw_unroll_1x4(const void *args)
-{
-    PT_ARGUMENTS(depthwise, g);
-    channels(g, 0, 4, 1);
-}
-
-void mm_dw_unroll_1x4_u2(const void *args)
-{
-    PT_ARGUMENTS(depthwise, g);
-    channels(g, 0, 4, 2);
-}
-
-void mm_dw_in_grad(const void *args)
-{
-    PT_ARGUMENTS(depthwise, g);
-    channels(g, 1, 1, 1);
-}
-
-void mm_dw_in_grad_u2(const void *args)
-{
-    PT_ARGUMENTS(depthwise, g);
-    channels(g, 1, 1, 2);
-}
-
-void mm_dw_in_grad_u3(const void *args)
-{
-    PT_ARGUMENTS(depthwise, g);
-    channels(g, 1, 1, 3);
-}
-
-void mm_dw_in_grad_unroll_1x2(const void *args)
-{
-    PT_ARGUMENTS(depthwise, g);
-    channels(g, 1, 2, 1);
-}
-
-void mm_dw_in_grad_unroll_1x2_u2(const void *args)
-{
-    PT_ARGUMENTS(depthwise, g);
-    channels(g, 1, 2, 2);
-}
-
-void mm_dw_in_grad_unroll_1x4(const void *args)
-{
-    PT_ARGUMENTS(depthwise, g);
-    channels(g, 1, 4, 1);
-}
-
-void mm_dw_in_grad_unroll_1x4_u2(const void *args)
-{
-    PT_ARGUMENTS(depthwise, g);
-    channels(g, 1, 4, 2);
-}
+PT_KERNEL(mm_dw, depthwise, channels(g, 0, 1, 1))
+PT_KERNEL(mm_dw_u2, depthwise, channels(g, 0, 1, 2))
+PT_KERNEL(mm_dw_u3, depthwise, channels(g, 0, 1, 3))
+PT_KERNEL(mm_dw_unroll_1x2, depthwise, channels(g, 0, 2, 1))
+PT_KERNEL(mm_dw_unroll_1x2_u2, depthwise, channels(g, 0, 2, 2))
+PT_KERNEL(mm_dw_unroll_1x4, depthwise, channels(g, 0, 4, 1))
+PT_KERNEL(mm_dw_unroll_1x4_u2, depthwise, channels(g, 0, 4, 2))
+PT_KERNEL(mm_dw_in_grad, depthwise, channels(g, 1, 1, 1))
+PT_KERNEL(mm_dw_in_grad_u2, depthwise, channels(g, 1, 1, 2))
+PT_KERNEL(mm_dw_in_grad_u3, depthwise, channels(g, 1, 1, 3))
+PT_KERNEL(mm_dw_in_grad_unroll_1x2, depthwise, channels(g, 1, 2, 1))
+PT_KERNEL(mm_dw_in_grad_unroll_1x2_u2, depthwise, channels(g, 1, 2, 2))
+PT_KERNEL(mm_dw_in_grad_unroll_1x4, depthwise, channels(g, 1, 4, 1))
+PT_KERNEL(mm_dw_in_grad_unroll_1x4_u2, depthwise, channels(g, 1, 4, 2))

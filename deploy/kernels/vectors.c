@@ -41,15 +41,7 @@ PT_INLINE void sum(const struct vect_sum *g)
     }
 }
 
-void vect_sum(const void *args)
-{
-    PT_ARGUMENTS(vect_sum, g);
-    sum(g);
-}
+PT_KERNEL(vect_sum, vect_sum, sum(g))
 
 /* PULP-TrainLib's sum of tensors of any shapes, called with two vectors only. */
-void broadcast_sum(const void *args)
-{
-    PT_ARGUMENTS(vect_sum, g);
-    sum(g);
-}
+PT_KERNEL(broadcast_sum, vect_sum, sum(g))

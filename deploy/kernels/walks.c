@@ -30,18 +30,10 @@ PT_INLINE void walk(const struct copy_nd *g)
     }
 }
 
-void copy_nd(const void *args)
-{
-    PT_ARGUMENTS(copy_nd, g);
-    walk(g);
-}
+PT_KERNEL(copy_nd, copy_nd, walk(g))
 
 /* The same loops; the strides of Y are permuted. */
-void permute_nd(const void *args)
-{
-    PT_ARGUMENTS(copy_nd, g);
-    walk(g);
-}
+PT_KERNEL(permute_nd, copy_nd, walk(g))
 
 /* A stride of 0 in Y adds up what lies along that loop. */
 void add_nd(const void *args)

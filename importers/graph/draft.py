@@ -197,12 +197,12 @@ class Draft:
                 continue
             if role in plan.parameters:
                 self._parameters.add(tensor)
-            given_start = self.weights.given(item)
+            given_start = self.weights.as_start(item)
             whole = plan.stored[role].dtype == INT32
             self.values[tensor] = np.ascontiguousarray(item.value if whole else given_start.value)
             if given_start.source:
                 self.sources[tensor] = given_start
-        said = _said(primitive, spec.attributes)
+        said = _without_defaults(primitive, spec.attributes)
         words = {PARAMETER_NAMES.get(role, role): _output_named(word) for role, word in lent.items()}
         trained = _trainable(primitive, plan, starts)
         self.layers.append(replace(spec, attributes=said, trainable=trained, weights_of=words or None))
@@ -330,7 +330,7 @@ def _tensor(layer: str, role: str) -> str:
     return f"{layer}.{PARAMETER_NAMES.get(role, role)}"
 
 
-def _said(primitive: LayerPrimitive, options: Mapping[str, Any]) -> dict[str, Any]:
+def _without_defaults(primitive: LayerPrimitive, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options without those that say only the default."""
     fields = primitive.schema.model_fields
     return {key: value for key, value in options.items() if key not in fields or fields[key].default != value}

@@ -166,7 +166,7 @@ class Node(Site, Attributes):
     def constant(self, key: Key) -> Constant | None:
         """An argument that must be constant; None if it is left out."""
         given = self.get(key)
-        return self.as_constant(self.held.get(key) if isinstance(given, View) else given, key)
+        return self.as_constant(self.held.get(key, given) if isinstance(given, View) else given, key)
 
     def as_constant(self, argument: Any, key: Key = "weight") -> Constant | None:
         """`found`, which must be constant or None."""

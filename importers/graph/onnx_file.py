@@ -255,6 +255,10 @@ def _external(proto: onnx.TensorProto, size_bytes: int, file: Path, where: str) 
     location = entries.get("location", "")
     if not location:
         raise _wrong("the external data of the tensor has no location", where)
+    for key in ("offset", "length"):
+        if not (entries.get(key) or "0").isdecimal():
+            wrong = f"{key!r} of the external data of the tensor is {entries[key]!r}, not a whole number"
+            raise _wrong(wrong, where, "save the model again, with onnx.save_model")
     try:
         offset = int(entries.get("offset") or 0)
         length = int(entries.get("length") or size_bytes)
@@ -268,9 +272,10 @@ def _external(proto: onnx.TensorProto, size_bytes: int, file: Path, where: str) 
             )
         if length != size_bytes or offset < 0 or offset + length > target.stat().st_size:
             raise _wrong(
-                f"the tensor needs {size_bytes} B; the model says: {length} B from byte {offset} of "
-                f"{location!r}, a file of {target.stat().st_size} B",
+                f"the tensor needs {size_bytes} B. The model says that it is bytes {offset} to "
+                f"{offset + length} of {location!r}, a file of {target.stat().st_size} B",
                 where,
+                "use the complete files, or save the model again",
             )
         with target.open("rb") as stream:
             stream.seek(offset)
@@ -282,7 +287,9 @@ def _external(proto: onnx.TensorProto, size_bytes: int, file: Path, where: str) 
 
 def _checked_sizes(sizes: Sequence[int], where: str) -> tuple[int, ...]:
     if any(size < 0 for size in sizes) or prod(sizes) > MOST_ELEMENTS:
-        raise _wrong(f"shape {list(sizes)} has a negative size, or is too large", where, "use smaller sizes")
+        wrong = "a negative size" if min(sizes) < 0 else f"more than {MOST_ELEMENTS:,} elements, the limit"
+        cure = "use sizes of 0 or more" if min(sizes) < 0 else "use smaller sizes"
+        raise _wrong(f"shape {list(sizes)} has {wrong}", where, cure)
     return tuple(sizes)
 
 
@@ -404,7 +411,7 @@ def _check_names(
 
 
 def _check_ops(graph: OnnxGraph) -> None:
-    """Raise InputError where readers differ on a node: too many inputs or outputs, numbers as a condition."""
+    """Raise InputError where readers differ on a node: the number of its inputs, their types."""
     from onnx.defs import SchemaError, get_schema
 
     for node in graph.nodes:
@@ -423,11 +430,20 @@ def _check_ops(graph: OnnxGraph) -> None:
                     place,
                     CHECKED,
                 )
+        for declared in schema.inputs[len(node.inputs) : schema.min_input]:
+            if declared.name not in node.attributes:  # as in older opsets
+                raise _wrong(f"input '{declared.name}' of the node is missing", place, CHECKED)
         for name, declared in zip(node.inputs, schema.inputs, strict=False):
             tensor = graph.tensors.get(name)
-            if declared.types == {"tensor(bool)"} and tensor is not None and tensor.dtype not in ("", "bool"):
+            kinds = {kind.removeprefix("tensor(").removesuffix(")") for kind in declared.types}
+            if (
+                kinds <= {"bool", "int32", "int64"}
+                and tensor is not None
+                and tensor.dtype not in ("", *kinds)
+            ):
+                words = " or ".join(sorted(kinds))
                 raise _wrong(
-                    f"input '{declared.name}' must be bool: '{name}' is {tensor.dtype}", place, CHECKED
+                    f"input '{declared.name}' must be {words}: '{name}' is {tensor.dtype}", place, CHECKED
                 )
 
 
@@ -461,7 +477,7 @@ def _set_input_shapes(
             raise _wrong(
                 f"dimension {said.index(None, 1)} of input '{value.name}' has no size",
                 where,
-                "use --input SIZES, batch first",
+                "use --input SIZES, batch first, e.g. --input 1,3,32,32",
             )
         sizes = [batch if size is None else size for size in said] if given is None else given
         _checked_sizes(sizes, f"{where}: input '{value.name}'")

@@ -148,12 +148,19 @@ def export_module(
                 cure = (
                     "compute it without .data, e.g. by torch.nn.utils.parametrize, through which gradients go"
                 )
+            if missing := re.search(r"(\w+|<lambda>)(?:\.forward)?\(\) missing .*?: (.*)", reason):
+                reason = f"'{missing[1]}' is called without the arguments {missing[2]}"
+                cure = (
+                    "give them default values or bind them with functools.partial; a loss gets the output of "
+                    "the network and the labels"
+                )
             raise InputError(
                 f"torch.export cannot capture the module: {reason[:300]}", where=where, cure=cure
             ) from error
         finally:
             logging.disable(disabled)
     _refuse_stopped(program, where)
+    _refuse_changed(functional, where)
     return functional
 
 
@@ -172,11 +179,32 @@ def _no_thread_left() -> Iterator[None]:
         tqdm.monitor_interval = before
 
 
+def _refuse_changed(functional: Any, where: str) -> None:
+    """Raise UnsupportedLayerError for a parameter that forward writes: no gradient would go to it."""
+    specs = functional.graph_signature.output_specs
+    changed = [item.target for item in specs if item.kind.name == "PARAMETER_MUTATION"]
+    if changed:
+        raise UnsupportedLayerError(
+            f"forward changes the parameter '{changed[0]}' (max_norm of an embedding does), which is not "
+            "supported",
+            where=where,
+            cure="remove max_norm, or renorm the weight in a module for torch.nn.utils.parametrize",
+        )
+
+
 def _refuse_stopped(program: Any, where: str) -> None:
     """Raise UnsupportedLayerError for what stops gradients and is gone once the graph is functional."""
     kinds = {item.arg.name: item.kind.name for item in program.graph_signature.input_specs}
     moving = {name for name, kind in kinds.items() if kind in ("USER_INPUT", "PARAMETER")}
     for node in program.graph_module.graph.nodes:
+        made = node.meta.get("val")
+        sizes = [getattr(part, "shape", ()) for part in (made if isinstance(made, (list, tuple)) else [made])]
+        if not all(isinstance(size, int) for shape in sizes for size in shape):
+            raise UnsupportedLayerError(
+                "the shape of the result depends on the numbers, which is not supported",
+                where=_place(node, where),
+                cure="use torch.where or a product with a mask, which have the shape of their input",
+            )
         if not any(before.name in moving for before in node.all_input_nodes):
             continue  # torch.tensor() in a forward is detached as well
         moving.add(node.name)
@@ -290,7 +318,9 @@ def _output(draft: Draft, signature: Any, made: Mapping[str, Any]) -> View | Ter
     names = [item.arg.name for item in signature.output_specs if item.kind.name == "USER_OUTPUT"]
     results = [made.get(name) for name in names if name in made]
     what = f"forward returns {len(names)} tensors, but one is needed"
-    cure = "pass loss=, a function of all tensors, or return only the tensor of the loss"
+    cure = (
+        "return only the tensor that the loss reads; in Python you can also pass loss=FUNCTION of all tensors"
+    )
     if len(results) == 1 or draft.problems:
         if results and isinstance(results[0], View | Terms):
             return results[0]
@@ -318,7 +348,8 @@ class _Reader:
         shape = shape_of(node)
         if shape is None:
             return Unknown()
-        if not _any(self._arguments(node), (View, Unknown)):
+        made_by = node.args[0] if node.target is operator.getitem else node
+        if not _any(self._arguments(made_by), (View, Unknown)):
             return Held(self.torch.zeros(shape))
         word = self.draft.free_name(f"{node.name}.unknown")
         return self.draft.feed(word, shape or (1,), self.draft.dtype)
@@ -327,7 +358,7 @@ class _Reader:
         """What a node makes; `Unknown`, and a problem in the list, if it cannot be read."""
         op = _op_name(node)
         place = _place(node, self.draft.where)
-        if op not in _DETACHED and any(before.name in self.moving for before in _made_of(node)):
+        if op not in _DETACHED and any(before.name in self.moving for before in _sources_of(node)):
             self.moving.add(node.name)
         try:
             if node.target is operator.getitem:
@@ -352,8 +383,12 @@ class _Reader:
                 Problem(node.name, op, shape_of(node), error.reason, error.nearest, place)
             )
         except Exception:
-            if not self.draft.problems:
-                raise  # behind a stand-in shapes need not fit
+            if not self.draft.problems:  # behind a stand-in shapes need not fit
+                reason = self._mistake(node)
+                if not reason:
+                    raise
+                cure = "correct the call: an index, for example, must be a whole number within its dimension"
+                self.draft.problems.append(Problem(node.name, op, shape_of(node), reason, cure, place))
         return Unknown()
 
     def _handled(self, site: Node, node: Any) -> Any:
@@ -361,6 +396,10 @@ class _Reader:
         handler = self.handlers.get(site.op)
         if handler is None:
             raise CannotTakeError("pulptrain has no layer for this op", NEAREST_ATEN.get(site.op, NO_FORM))
+        if "complex" in site.dtypes[1]:
+            raise CannotTakeError(
+                "complex numbers are not supported", "compute real and imaginary parts as two tensors"
+            )
         result = handler(site)
         if isinstance(result, View) and result.shape != shape_of(node):
             raise AssertionError(f"{node.name}: {result.shape} instead of {shape_of(node)}")
@@ -444,40 +483,50 @@ class _Reader:
         wanted = (fed.shape[0], *(1,) * (len(shape) - 1)) if shape and fed is not None else ()
         return op in ("repeat", "tile") and shape[:1] == wanted[:1] and tuple(node.args[1]) == wanted
 
+    def _run(self, node: Any, how: Callable[[Held], Any] = lambda one: one.tensor) -> Any:
+        """What PyTorch makes of a node, with zeros for activations, and `how` a constant counts."""
+
+        def tensor_of(before: Any) -> Any:
+            value = self.known[before.name]
+            if isinstance(value, View):
+                return self.torch.zeros(shape_of(before), dtype=before.meta["val"].dtype)
+            return how(value) if isinstance(value, Held) else value
+
+        arguments, options = map_nodes((node.args, node.kwargs), tensor_of)
+        with self.torch.no_grad():
+            return node.target(*arguments, **options)
+
+    def _mistake(self, node: Any) -> str:
+        """Why PyTorch does not compute a node either, which its capture has not seen; empty if it does."""
+        if _any(self._arguments(node), (Unknown, Terms, Noise, Aside, Running)):
+            return ""
+        try:
+            self._run(node)
+        except Exception as error:  # of any kind, as the op likes
+            return f"PyTorch refuses its arguments: {str(error).splitlines()[0]}"
+        return ""
+
     def _folded(self, op: str, node: Any, arguments: Mapping[str, Any], place: str) -> Any:
         """A node that reads no activation, computed; more than moves of a trained parameter are layers."""
         torch = self.torch
         if self._draws(node):
             raise CannotTakeError("random numbers other than dropout are not supported", "use nn.Dropout")
-        held: list[Held] = []
-
-        def tensor_of(before: Any, how: Callable[[Held], Any]) -> Any:
-            value = self.known[before.name]
-            if isinstance(value, View):
-                return torch.zeros(shape_of(before), dtype=before.meta["val"].dtype)
-            if isinstance(value, Held):
-                held.append(value)
-                return how(value)
-            return value
-
-        def run(how: Callable[[Held], Any]) -> Any:
-            arguments, options = map_nodes((node.args, node.kwargs), lambda before: tensor_of(before, how))
-            with torch.no_grad():
-                return node.target(*arguments, **options)
-
-        result = run(lambda one: one.tensor)
+        held = [
+            self.known[one.name] for one in node.all_input_nodes if isinstance(self.known[one.name], Held)
+        ]
+        result = self._run(node)
         if op in _DETACHED:
             return replace(held[0], tensor=result, trained=False)
         if op in MOVES and len(held) == 1 and held[0].places is not None:
             (one,) = held
-            places = run(lambda one: one.places)
+            places = self._run(node, lambda one: one.places)
             if isinstance(result, (list, tuple)):
                 pairs = zip(result, places, strict=True)
                 return [replace(one, tensor=part, places=place) for part, place in pairs]
             return replace(one, tensor=result, places=places)
         wide = op == "expand" or self._for_every_sample(op, node)
         if wide and held[0].made is not None and held[0].places is None:
-            places = run(lambda one: torch.from_numpy(one.constant.places))
+            places = self._run(node, lambda one: torch.from_numpy(one.constant.places))
             return replace(held[0], tensor=result, places=places)
         if op not in SHAPES_ONLY and any(one.trained or one.made for one in held):
             return self._computed(self._node(op, node, arguments, place), node, arguments, result)
@@ -512,7 +561,7 @@ def _goes_into_softmax(node: Any) -> bool:
     )
 
 
-def _made_of(node: Any) -> list[Any]:
+def _sources_of(node: Any) -> list[Any]:
     """The nodes a node is computed from."""
     if node.target is operator.getitem and _op_name(node.args[0]) == "broadcast_tensors":
         return [node.args[0].args[0][node.args[1]]]

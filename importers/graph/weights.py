@@ -99,7 +99,7 @@ class WeightNumbers:
         index = self.names.index(name)
         return np.arange(self.starts[index], self.starts[index + 1]).reshape(self.shapes[index])
 
-    def given(self, constant: Constant) -> Given:
+    def as_start(self, constant: Constant) -> Given:
         """As the start of one of our parameters: of one weight, of several, or of none."""
         value = constant.value.astype(np.float32) if constant.value.dtype != np.float32 else constant.value
         places = constant.places

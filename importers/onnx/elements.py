@@ -222,7 +222,7 @@ def _reduce(node: Node) -> View:
     return view
 
 
-def _reduce_made(node: Node) -> View:
+def _reduce_composed(node: Node) -> View:
     """Reductions made of others."""
     view, keep = node.x, bool(node.integer("keepdims", 1))
     dims = reduced_axes(node, len(view.dims))
@@ -282,7 +282,7 @@ HANDLERS: Mapping[str, Handler] = with_own(
         "And": lambda node: pair(node, "multiply", _operand(node, 0), _operand(node, 1)),
         "Not": lambda node: compared(node, node.x, "eq", 0.0),
         "Where": _where,
-        **dict.fromkeys((*_ORDERS, "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"), _reduce_made),
+        **dict.fromkeys((*_ORDERS, "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"), _reduce_composed),
         "LpNormalization": _normalized,
     },
     instead=("Gelu", "com.microsoft:Gelu", "HardSigmoid"),

@@ -248,7 +248,9 @@ class ForwardReader:
     def _of_output(self, word: str, loss: LossSpec | None) -> LossSpec:
         return loss or default_loss(self.draft.tensors[word].shape)
 
-    def _wrong(self, reason: str, cure: str = "use a graph of a network") -> InputError:
+    def _wrong(
+        self, reason: str, cure: str = "use a graph that computes its output from an input"
+    ) -> InputError:
         return InputError(reason, where=self.graph.path, cure=cure)
 
     def output(self) -> str:
@@ -291,7 +293,7 @@ class ForwardReader:
         tensor = self.graph.tensor(name)
         several = len(self.graph.inputs) > 1
         if not tensor.is_static or min(tensor.sizes, default=0) < 1:
-            cure = "use --input SIZES, batch first"
+            cure = "use --input SIZES, batch first, e.g. --input 1,3,32,32"
             raise self._wrong(f"input '{name}' has the shape {tensor.shape_text}", cure)
         sizes, at = tensor.sizes, self.batch_dim
         if at is None:

@@ -14,7 +14,7 @@ from importers.graph.draft import CHECKED, CannotTakeError, elements
 from importers.graph.node import Attributes, Handler, Node, axis_of
 from importers.graph.views import BATCH, Shape, View
 from importers.graph.weights import Constant
-from importers.onnx.moves import images
+from importers.onnx.moves import images, number_in
 from importers.place.convolution import (
     Window,
     convolution,
@@ -61,7 +61,7 @@ def _weight(node: Node, what: str) -> Constant:
     weight = node.needed(1)
     rank = len(weight.shape) - 2
     if node.sizes("kernel_shape", weight.shape[2:]) != weight.shape[2:]:
-        reason = f"kernel_shape differs from the kernel size of the weights, {list(weight.shape[2:])}"
+        reason = f"kernel_shape is not {list(weight.shape[2:])}, the kernel size of the weights"
         raise CannotTakeError(reason, CHECKED)
     if rank not in (1, 2):
         raise CannotTakeError(f"{what} of {rank} dimensions is not supported", "use 1 or 2 image dimensions")
@@ -167,8 +167,8 @@ def _batch_norm(node: Node) -> View:
 
 
 def eps_of(node: Attributes, op: str) -> float:
-    """What a norm adds to the variance; RMSNorm, which is Deeploy's, has another word for it."""
-    return node.number("eps" if op == "RMSNorm" else "epsilon", 1e-5)
+    """What a norm adds to the variance; RMSNorm, which is Deeploy's, may have another word for it."""
+    return node.number("eps" if op == "RMSNorm" and node.has("eps") else "epsilon", 1e-5)
 
 
 def _channel_norm(
@@ -246,7 +246,10 @@ def _pool(node: Node) -> View:
         raise CannotTakeError("the output of indices is not supported", "use the first output only")
     over, options = pool_of(node, node.x.shape, counts=node.op == "AveragePool")
     if node.op == "LpPool":
-        return power_pooled(node, node.x, over, options, node.integer("p", 2))
+        order = node.integer("p", 2)
+        if order < 1:
+            raise CannotTakeError(f"attribute p of the node is {order}, but must be 1 or more", CHECKED)
+        return power_pooled(node, node.x, over, options, order)
     return pooled(node, kind, node.x, options, node.rank - 2)
 
 
@@ -275,13 +278,20 @@ def _global_pool(node: Node) -> View:
 
 def _cumulative(node: Node) -> View:
     how = {"less": bool(node.integer("exclusive", 0)), "back": bool(node.integer("reverse", 0))}
-    return running_sum(node, node.x, axis_of(int(node.needed(1, "axis").value.ravel()[0]), node.rank), **how)
+    axis = axis_of(int(number_in(node.needed(1, "axis"), "axis")), node.rank)
+    return running_sum(node, node.x, axis, **how)
+
+
+_RESIZED = {"nearest": "asymmetric", "linear": "half_pixel", "cubic": ""}
+"""Modes of a Resize, with the coordinates that `interpolation` has."""
 
 
 def _resize(node: Node) -> View:
     view, mode, old = images(node), node.text("mode", "nearest"), node.op == "Upsample"
     coordinates = "asymmetric" if old else node.text("coordinate_transformation_mode", "half_pixel")
-    wanted = {"nearest": "asymmetric", "linear": "half_pixel"}.get(mode, "")
+    if mode not in _RESIZED:
+        raise CannotTakeError(f"mode {mode} is not supported", f"use {', '.join(_RESIZED)}")
+    wanted = _RESIZED[mode]
     rounding = "floor" if old else node.text("nearest_mode", "round_prefer_floor")
     if node.integer("antialias", 0) or node.text("keep_aspect_ratio_policy", "stretch") != "stretch":
         raise CannotTakeError(
@@ -304,6 +314,8 @@ def _resize(node: Node) -> View:
 def _resized(node: Node, view: View, *, old: bool) -> tuple[Shape, Sequence[float]]:
     """The shape of the result, and how many times that of its input each dimension is."""
     sizes, scales = None if old else node.constant(3), node.constant(1 if old else 2)
+    if sizes is not None and scales is not None and scales.value.size:
+        raise CannotTakeError("the node has scales and sizes", "use one of the two")
     given = node.get("scales", ()) if scales is None else scales.value.ravel()
     given = given if sizes is None else sizes.value.ravel()
     axes = [axis_of(axis, node.rank) for axis in node.sizes("axes", tuple(range(node.rank)))]

@@ -16,7 +16,6 @@ from importers.graph.node import Attributes, Handler, Node, axis_of
 from importers.graph.views import Shape, View
 from importers.graph.weights import Constant
 from importers.place.moves import (
-    MISFIT,
     along,
     arranged,
     chosen,
@@ -24,6 +23,7 @@ from importers.place.moves import (
     equal_parts,
     expanded,
     inside,
+    misfit,
     padded,
     parts_of,
     repeated,
@@ -55,13 +55,13 @@ def _dropout(node: Node) -> View:
     if 1 in node.used:
         raise CannotTakeError("the output of the dropout mask is not supported", "use the first output only")
     ratio, training = node.constant(1), node.constant(2)
-    share = node.real("ratio", 0.5) if ratio is None else _only(ratio, "ratio")
+    share = node.real("ratio", 0.5) if ratio is None else number_in(ratio, "ratio")
     if training is None or not training.value.any() or share == 0:
         return node.x
     return applied(node, "dropout", node.x, {"p": round(share, 6)})
 
 
-def _only(constant: Constant, what: str) -> float:
+def number_in(constant: Constant, what: str) -> float:
     """The number in a constant that may have one only."""
     if constant.value.size != 1:
         raise CannotTakeError(f"{what} of the node is not a number", CHECKED)
@@ -167,7 +167,7 @@ def _gather_nd(node: Node) -> View:
     shape, lead = node.x.shape, node.integer("batch_dims", 0)
     index = node.needed(1, "indices").value
     if not index.ndim > lead or index.shape[:lead] != shape[:lead]:
-        raise CannotTakeError(MISFIT, CHECKED)
+        raise misfit(index, shape)
     index = inside(index, shape[lead : lead + index.shape[-1]])
     outer, whole = prod(shape[:lead]), np.arange(prod(shape))
     cut, each = whole.reshape(outer, *shape[lead:]), index.reshape(outer, *index.shape[lead:])
@@ -181,7 +181,7 @@ def _scatter(node: Node) -> View:
         raise CannotTakeError(f"reduction {how} is not supported", "use none or add")
     index = node.needed(1, "indices").value
     if (not index.ndim) if node.op == "ScatterND" else index.ndim != len(base.shape):
-        raise CannotTakeError(MISFIT, CHECKED)
+        raise misfit(index, base.shape)
     if node.op == "ScatterND":
         count = index.shape[-1]
         inside(index, base.shape[:count])
@@ -197,7 +197,8 @@ def _scatter(node: Node) -> View:
 def indexed(number: int, size: int) -> int:
     """The number of an element counted from the front. Raises `CannotTakeError` if there is none."""
     if not -size <= number < size:
-        raise CannotTakeError(f"an index of the node is outside a dimension of {size} elements", CHECKED)
+        wrong = f"index {number} is outside a dimension of {size} elements"
+        raise CannotTakeError(wrong, f"use indices from {-size} to {size - 1}")
     return number % size
 
 
@@ -230,7 +231,7 @@ def _pad(node: Node) -> View:
     if len(widths) != 2 * len(axes):
         raise CannotTakeError(f"pads {list(widths)} do not fit {len(axes)} dimensions", CHECKED)
     is_said = value is not None and value.value.size
-    number = _only(value, "value") if value is not None and is_said else node.real("value", 0.0)
+    number = number_in(value, "value") if value is not None and is_said else node.real("value", 0.0)
     given = dict(zip(axes, zip(widths, widths[len(axes) :], strict=False), strict=True))
     pairs, mode = [given.get(dim, (0, 0)) for dim in range(rank)], node.text("mode", "constant")
     if mode == "constant":

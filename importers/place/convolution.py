@@ -73,8 +73,9 @@ def window(
     for name, (values, count) in given.items():
         if len(values) != count:
             raise CannotTakeError(f"{name} has {len(values)} values, but {count} are needed", CHECKED)
-    if min(stride) < 1:
-        raise CannotTakeError(f"the strides are {tuple(stride)}, but must be 1 or more", CHECKED)
+    for name, values in {"strides": stride, "dilations": dilation, "sizes of the window": kernel}.items():
+        if min(values) < 1:
+            raise CannotTakeError(f"the {name} are {tuple(values)}, but must be 1 or more", CHECKED)
     before, behind = list(pads[:rank]), list(pads[rank:])
     if automatic in SAME:
         totals = [

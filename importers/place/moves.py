@@ -11,7 +11,7 @@ import numpy as np
 
 from configs.values import replace
 from importers.graph.arranging import MOST_AXES, Site, in_order, places_of, sample_word, under, viewed
-from importers.graph.draft import CHECKED, CannotTakeError, elements
+from importers.graph.draft import CannotTakeError, elements
 from importers.graph.views import BATCH, View
 from importers.graph.weights import Constant
 from importers.place.pairs import as_view, common_shape, pair, wider
@@ -324,13 +324,16 @@ def arranged(site: Site, views: Sequence[View], places: Array) -> View:
     return made.permuted(order)
 
 
-MISFIT = "the shape of the indices does not fit the shape of the data"
+def misfit(index: Array, sizes: Sequence[int]) -> CannotTakeError:
+    """Indices whose shape does not go with dimensions of these sizes."""
+    shapes = f"indices of shape {list(index.shape)} do not fit dimensions of the sizes {list(sizes)}"
+    return CannotTakeError(shapes, "use the shape of indices that the description of the ONNX op demands")
 
 
 def inside(index: Array, sizes: Any) -> Array:
     """Numbers of elements counted from the front. Raises `CannotTakeError` where there are none."""
     if not index.size or (np.ndim(sizes) and index.shape[-1] != len(sizes)):
-        raise CannotTakeError(MISFIT, CHECKED)
+        raise misfit(index, np.atleast_1d(sizes).tolist())
     outside = (index < -np.array(sizes)) | (index >= np.array(sizes))
     if outside.any():
         wrong, size = index[outside][0], np.broadcast_to(sizes, index.shape)[outside][0]
@@ -345,7 +348,7 @@ def along(site: Site, view: View, index: Array, dim: int) -> View:
     """For each place of `index` the element of that number of a dimension (as `numpy.take_along_axis`)."""
     sides = zip(index.shape, view.shape, strict=False)
     if index.ndim != len(view.dims) or any(n > most for place, (n, most) in enumerate(sides) if place != dim):
-        raise CannotTakeError(MISFIT, CHECKED)
+        raise misfit(index, view.shape)
     index = inside(index, view.shape[dim])
     lines = np.moveaxis(index, dim, 0).reshape(index.shape[dim], -1)
     whole_others = index.size * view.shape[dim] == elements(view.shape) * index.shape[dim]

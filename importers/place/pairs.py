@@ -117,7 +117,7 @@ def with_constant(
         weights = constant.moved(lambda array: array.reshape(sizes))
         return under(site.layer("position", (word,), {}, {"w": weights}, suffix=suffix), batch_dim, rank)
     word = site.reshaped(view.word, sample)
-    name = site.draft.weights.given(constant).source.rpartition(".")[2] or "constant"
+    name = site.draft.weights.as_start(constant).source.rpartition(".")[2] or "constant"
     held = _parameter(site, constant, sizes, view, suffix=f"{suffix}_{name}")
     words, shapes = [word, held.word], [sample, held.stored]
     if turned and kind in ("subtract", "divide"):

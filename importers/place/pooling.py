@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from configs.limits import require_host_memory
 from importers.graph.arranging import Site, fresh, image
 from importers.graph.draft import CannotTakeError
 from importers.graph.views import Shape, View
@@ -133,6 +134,7 @@ def stretched(
     scales = scales or [size / view.shape[dim - len(sizes)] for dim, size in enumerate(sizes)]
     for dim, (size, scale) in enumerate(zip(sizes, scales, strict=True), len(view.dims) - len(sizes)):
         if view.shape[dim] != size or scale != 1:
+            require_host_memory(8 * view.shape[dim] * size, f"a dimension resized to {size:,} needs")
             matrix = Constant(how.matrix(view.shape[dim], size, scale))
             view = along(site, view, dim, matrix, suffix=f"_{dim}")
     return view

@@ -86,6 +86,12 @@ def einsum(site: Site, equation: str, operands: Sequence[Any]) -> View:
     if isinstance(operands[0], Constant):
         words, operands = words[::-1], operands[::-1]
     first, second = words
+    ranks = [len(operand.shape) for operand in operands]
+    if [len(first), len(second)] != ranks or set(result) - set(first + second):
+        raise CannotTakeError(
+            f"einsum '{equation}' does not fit its operands of {ranks[0]} and {ranks[1]} dimensions",
+            "use a letter for every dimension of an operand",
+        )
     shared = [letter for letter in first if letter in second and letter in result]
     inner = [letter for letter in first if letter in second and letter not in result]
     rows = [letter for letter in first if letter not in second]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from configs.errors import InputError
 from importers.extras import require_extra
 from importers.graph.weights import Given
 from importers.torch.script import Script
@@ -83,7 +84,14 @@ def gradients_of_module(
         value = loss.computed(copied, fed)
     else:
         label = fed.pop("label", None)
-        output = copied(*fed.values())
+        try:
+            output = copied(*fed.values())
+        except Exception as error:  # of any kind, as the module likes
+            raise InputError(
+                f"forward fails in PyTorch with {kind} numbers: {str(error).splitlines()[0]}",
+                where=type(module).__name__,
+                cure="call the module with such inputs in PyTorch, and correct forward",
+            ) from error
         while isinstance(output, (tuple, list)):
             (output,) = output
         if label is not None and label.is_floating_point():

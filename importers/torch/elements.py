@@ -29,7 +29,7 @@ from importers.place.elements import (
     sloped,
     softmax,
 )
-from importers.place.moves import sliced, where
+from importers.place.moves import sliced, squeezed, where
 from importers.place.pairs import (
     applied,
     difference,
@@ -288,16 +288,22 @@ def _renorm(node: Node) -> View:
     return times(node, node.x, total(node, factor, inside))
 
 
-def _variance(node: Node) -> View:
+def _variance(node: Node) -> Any:
     dims = _dims(node)
     count = elements([node.x.shape[dim] for dim in dims])
     correction = node.get("correction", 1 if node.get("unbiased", True) else 0)
+    if correction >= count:
+        raise CannotTakeError(
+            f"the variance divides by {count - correction} (elements {count} - correction {correction})",
+            f"use a correction below {count}",
+        )
     mean = reduced(node, node.x, dims, "reduce_mean", keep=True, suffix="_mean")
     away = two_operands(node, "subtract", node.x, mean, suffix="_centred")
     square = applied(node, "square", away, suffix="_square")
     biased = reduced(node, square, dims, "reduce_mean", keep=_keep(node), suffix="_biased")
     biased = scaled(node, biased, count / (count - correction), suffix="_variance")
-    return applied(node, "square_root", biased) if node.op == "std" else biased
+    made = applied(node, "square_root", biased) if node.op.startswith("std") else biased
+    return [made, mean if _keep(node) else squeezed(mean, dims)] if node.several else made
 
 
 def _softmax(node: Node) -> View:
@@ -353,7 +359,7 @@ HANDLERS: Mapping[str, Handler] = with_own(
         "cosine_similarity": lambda node: cosine(
             node, node.x, node.view("x2"), node.dim(), float(node["eps"])
         ),
-        **dict.fromkeys(("var", "std"), _variance),
+        **dict.fromkeys(("var", "std", "var_mean", "std_mean"), _variance),
         **dict.fromkeys(("softmax", "_softmax", "log_softmax", "_log_softmax"), _softmax),
     },
     instead=("gelu", "elu"),

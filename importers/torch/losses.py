@@ -59,14 +59,14 @@ def loss_of(torch: Any, given: Any, shape: Sequence[int]) -> LossSpec:
         return given
     if isinstance(given, str):
         return parse_loss(given, "loss")
-    return spec_of(torch, *_said(torch, given), shape)
+    return spec_of(torch, *_name_and_options(torch, given), shape)
 
 
 def is_ours(torch: Any, given: Any) -> bool:
     """Whether `loss_of` knows what is given; else it is a loss that a script has written."""
     if not callable(given):
         return True
-    name, _ = _said(torch, given)
+    name, _ = _name_and_options(torch, given)
     return name in LOSSES or is_over_alignments(name)
 
 
@@ -93,7 +93,7 @@ def spec_of(torch: Any, name: str, said: Mapping[str, Any], shape: Sequence[int]
     return LossSpec(kind, options, "loss")
 
 
-def _said(torch: Any, given: Any) -> tuple[str, Mapping[str, Any]]:
+def _name_and_options(torch: Any, given: Any) -> tuple[str, Mapping[str, Any]]:
     """Name of a loss of PyTorch and its options."""
     if isinstance(given, torch.nn.Module):
         return type(given).__name__, {**vars(given), **dict(given.named_buffers())}

@@ -209,6 +209,15 @@ def _scatter(node: Node) -> View:
     return scattered(node, base, source, places, adds=node.op in ("scatter_add", "index_add"))
 
 
+def _windows(node: Node) -> View:
+    """All windows of one dimension, which become the last one."""
+    dim, size = node.dim("dimension"), node["size"]
+    starts = range(0, node.x.shape[dim] - size + 1, node["step"])
+    taken = chosen(node, node.x, dim, [place for start in starts for place in range(start, start + size)])
+    cut = viewed(node, taken, (*taken.shape[:dim], len(starts), size, *taken.shape[dim + 1 :]))
+    return cut.permuted([*(other for other in range(node.rank + 1) if other != dim + 1), dim + 1])
+
+
 def _channel_shuffle(node: Node) -> View:
     samples, channels, *space = node.x.shape
     cut = viewed(node, node.x, (samples, node["groups"], channels // node["groups"], *space))
@@ -255,6 +264,7 @@ HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(("pad", "constant_pad_nd", "_pad_circular"), _pad),
     **dict.fromkeys(("reflection_pad1d", "reflection_pad2d"), _pad),
     **dict.fromkeys(("replication_pad1d", "replication_pad2d"), _pad),
+    "unfold": _windows,
     "pixel_shuffle": lambda node: to_space(node, node.x, node["upscale_factor"]),
     "pixel_unshuffle": lambda node: to_depth(node, node.x, node["downscale_factor"]),
     **dict.fromkeys(("channel_shuffle", "native_channel_shuffle"), _channel_shuffle),

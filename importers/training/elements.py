@@ -315,7 +315,7 @@ def parts(item: TrainingNode, name: str, axis: int, sizes: Sequence[int], suffix
     shape, parts = draft.shape(name), list[str]()
     for index, size in enumerate(sizes):
         stored = (1, *shape[:axis], size, *shape[axis + 1 :])
-        parts.append(item.made(f"{item.site}{suffix}.part{index}", stored))
+        parts.append(item.add_tensor(f"{item.site}{suffix}.part{index}", stored))
     roles = {f"y{index or ''}": part for index, part in enumerate(parts)}
     item.apply("split", "FW", {"x": source, **roles}, plan, suffix=suffix)
     return [draft.view(part, draft.shape(part)[1:]) for part in parts]

@@ -81,7 +81,7 @@ class TrainingNode(Attributes):
     def result(self, shape: Sequence[int], stored: Sequence[int] | None = None, index: int = 0) -> str:
         """A new tensor for an output: of `stored` shape for the op that writes it, of `shape` for readers."""
         name = self.out(index) or f"{self.site}.out{index}"
-        tensor = self.made(name, stored if stored is not None else shape)
+        tensor = self.add_tensor(name, stored if stored is not None else shape)
         self.draft.alias(name, self.draft.view(tensor, shape))
         return tensor
 
@@ -89,14 +89,14 @@ class TrainingNode(Attributes):
         """A tensor of ours, under a shape, is an output."""
         self.draft.alias(self.out(index), self.draft.view(tensor, shape) if shape is not None else tensor)
 
-    def said(self, index: int = 0) -> Shape:
+    def stated_shape(self, index: int = 0) -> Shape:
         """Shape the file says an output has."""
         tensor = self.draft.graph.tensor(self.out(index))
         if not tensor.is_static:
             raise CannotTakeError(f"the shape of '{tensor.name}' is missing", "add value_info for the tensor")
         return tensor.sizes
 
-    def made(self, name: str, shape: Sequence[int]) -> str:
+    def add_tensor(self, name: str, shape: Sequence[int]) -> str:
         """A new tensor of ours; `name` is its name in the file, or one of our own."""
         draft = self.draft
         backward = any(draft.names.get(read) in draft.gradients for read in self.node.inputs)
@@ -126,7 +126,7 @@ class TrainingNode(Attributes):
         """
         draft, site = self.draft, self.site + suffix
         plan = draft.plan(kind, options, [*map(draft.shape, inputs)], draft.tensor(inputs[0]).dtype)
-        y = self.made(name or f"{site}.y", plan.results["y"].shape)
+        y = self.add_tensor(name or f"{site}.y", plan.results["y"].shape)
         roles = {f"x{index or ''}": tensor for index, tensor in enumerate(inputs)} | dict(parameters)
         self.apply(kind, "FW", {**roles, "y": y}, plan, suffix=suffix)
         return y
@@ -229,7 +229,7 @@ def _linear_step(
         step, made, x, roles = "WG", (a[1], b[1]), b, ("dy", "x", "dw")
     outputs = a[1] if step == "WG" else b[0]
     plan = draft.plan("linear", {"out_features": outputs, "bias": bool(bias)}, [x])
-    given = dict(zip(roles, (left, right, item.made(name, made)), strict=True))
+    given = dict(zip(roles, (left, right, item.add_tensor(name, made)), strict=True))
     if bias:
         given["b"] = draft.view(bias, (b[0],))
     item.apply("linear", step, given, plan)
@@ -248,7 +248,7 @@ def _stacked(
         raise CannotTakeError("two transposed operands are not supported", "transpose one of the two")
     a, b = draft.shape(left), draft.shape(right)
     plan = draft.plan("matmul", {}, [a, (*a[:-2], a[-1], b[-1])])
-    made = item.made(name, (1, *output))
+    made = item.add_tensor(name, (1, *output))
     item.apply("matmul", "IG1", {"x": left, "dy": right, "dx1": made}, plan)
     return made
 
@@ -298,7 +298,7 @@ def _conv_grad(item: TrainingNode) -> None:
     draft, (reads, writes) = item.draft, _CONV_GRADIENTS[item.kind]
     roles = {role: item.read(index) for index, role in enumerate(reads)}
     asked = {role: index for index, role in enumerate(writes) if item.out(index) or len(writes) == 1}
-    x = draft.shape(roles["x"]) if "x" in roles else item.said()
+    x = draft.shape(roles["x"]) if "x" in roles else item.stated_shape()
     w = draft.shape(roles["w"]) if "w" in roles else _weight_shape(item, draft.shape(roles["dy"]), x)
     placed = _convolution(item, x, w)
     plan = draft.plan(placed.kind, {**placed.options, "bias": "db" in asked}, [x])
@@ -317,7 +317,7 @@ def _weight_shape(item: TrainingNode, dy: Shape, x: Shape) -> Shape:
     """Of the gradient of a weight, which nobody gives: by the kernel, else as the file says it."""
     kernel = item.sizes("kernel_shape")
     if not kernel or min(len(dy), len(x)) < 2:
-        return item.said()
+        return item.stated_shape()
     return (dy[1], x[1] // groups_of(item), *kernel)
 
 
@@ -352,7 +352,7 @@ def _max_pool(item: TrainingNode) -> None:
 def _pooled(item: TrainingNode, x: str, name: str = "") -> Kept:
     """FW of a largest element of windows over `x`, which leaves where they were."""
     plan = _pool_plan(item, "max_pool2d", item.draft.shape(x))
-    y = item.made(name or item.out(), plan.results["y"].shape)
+    y = item.add_tensor(name or item.out(), plan.results["y"].shape)
     roles = {"x": x, "y": y, **item.saved(plan, "argmax")}
     item.apply("max_pool2d", "FW", roles, plan)
     return Kept("max_pool2d", plan, roles)
@@ -376,7 +376,7 @@ def _average_pool(item: TrainingNode) -> None:
 
 
 def _average_pool_grad(item: TrainingNode) -> None:
-    shape = item.said()
+    shape = item.stated_shape()
     plan = _pool_plan(item, "avg_pool2d", shape)
     item.apply("avg_pool2d", "IG", {"dy": item.read(0), "dx": item.result(shape)}, plan)
 
@@ -389,7 +389,7 @@ def _global_average(item: TrainingNode) -> None:
 def _global_average_grad(item: TrainingNode) -> None:
     draft, dy = item.draft, item.read(0)
     kernel = item.sizes("kernel_shape")
-    shape = (*draft.shape(dy)[:2], *kernel) if kernel else item.said()
+    shape = (*draft.shape(dy)[:2], *kernel) if kernel else item.stated_shape()
     plan = draft.plan("global_avg_pool", {}, [shape])
     gradient = draft.view(dy, plan.results["y"].shape)
     item.apply("global_avg_pool", "IG", {"dy": gradient, "dx": item.result(shape)}, plan)
@@ -448,7 +448,7 @@ def _batch_norm_grad(item: TrainingNode) -> None:
     roles |= {"dw": item.result(channels, index=1), "db": item.result(channels, index=2)}
     if item.out(0):
         for role in ("mean_g", "mean_gx"):
-            roles[role] = item.made(f"{item.site}.{role}", channels)
+            roles[role] = item.add_tensor(f"{item.site}.{role}", channels)
     item.apply("batch_norm", "WG", roles, plan)
     if item.out(0):
         roles["dx"] = item.result(draft.shape(x))

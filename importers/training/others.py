@@ -143,7 +143,7 @@ def _recurrent(item: TrainingNode) -> None:
         for role, half in zip(("bx", "bh"), halves, strict=True):
             roles[role] = _to_ours(item, kind, half, role)
     plan = draft.plan(kind, {"hidden": hidden, "bias": item.has(3)}, [(batch, length, features)])
-    roles["y"] = item.made(f"{item.site}.y", (batch, length, hidden))
+    roles["y"] = item.add_tensor(f"{item.site}.y", (batch, length, hidden))
     roles |= item.saved(plan, *(role for role in plan.saved if role not in _GRADIENTS))
     item.apply(kind, "FW", roles, plan)
     whole = turned(item, roles["y"], (1, 0, 2), "_y")
@@ -196,16 +196,16 @@ def _recurrent_grad(item: TrainingNode) -> None:
     batch, length, hidden = draft.shape(roles["y"])
     roles["dy"] = _arriving(item, arriving, (length, batch, hidden))
     for role in filter(plan.saved.__contains__, _GRADIENTS):
-        roles[role] = item.made(f"{item.site}.{role}", plan.saved[role].shape)
+        roles[role] = item.add_tensor(f"{item.site}.{role}", plan.saved[role].shape)
     item.apply(kind, "BPTT", roles, plan)
     for role in ("wx", "wh", "bx", "bh"):
         if role in roles:
-            roles[f"d{role}"] = item.made(f"{item.site}.d{role}", draft.shape(roles[role]))
+            roles[f"d{role}"] = item.add_tensor(f"{item.site}.d{role}", draft.shape(roles[role]))
     item.apply(kind, "WG_X", roles, plan)
     item.apply(kind, "WG", roles, plan)
     if item.out(0):
         features = plan.attributes["features"]
-        dx = item.made(f"{item.site}.dx", (batch, length, features))
+        dx = item.add_tensor(f"{item.site}.dx", (batch, length, features))
         item.apply(kind, "IG", {**roles, "dx": dx}, plan)
         item.give(turned(item, dx, (1, 0, 2), "_dx"))
     for index, role in ((1, "wx"), (2, "wh")):
@@ -227,7 +227,7 @@ def _arriving(item: TrainingNode, index: int, shape: Shape) -> str:
         options = {"axis": 0, "start": length - 1, "stop": length}
         plan = draft.plan("slice", options, [(batch, length, hidden)])
         last = draft.view(item.read(index + 1), (batch, 1, hidden))
-        arrived.append(item.made(f"{item.site}.dlast", (batch, length, hidden)))
+        arrived.append(item.add_tensor(f"{item.site}.dlast", (batch, length, hidden)))
         item.apply("slice", "IG", {"dy": last, "dx": arrived[-1]}, plan)
     if not arrived:
         raise CannotTakeError(

@@ -215,4 +215,5 @@ def warn_of_overflow(summary: dict[str, Any] | Any) -> None:
         layers = overflows["layers"]
         listed = ", ".join(layers) if len(layers) <= 3 else f"{layers[0]} and {len(layers) - 1} others"
         what = f"layers with overflow ({listed}): {text} lost their leading bits"
-        print(f"pulptrain: warning: {what}", file=sys.stderr)
+        cure = "use fewer bits (--aprec, --wprec) or smaller scales"
+        print(f"pulptrain: warning: {what}, so the results differ\n  try: {cure}", file=sys.stderr)

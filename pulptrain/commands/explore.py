@@ -20,7 +20,8 @@ def command(
         str,
         typer.Argument(
             metavar="SPEC.yaml",
-            help="Exploration file: the model, and the values of hardware parameters and options to vary.",
+            help="Exploration file: the model, the values to vary and the quantities to minimise; "
+            "`pulptrain new SPEC.yaml --kind explore` writes a template.",
         ),
     ],
     workers: common.WorkerCount = None,
@@ -42,7 +43,7 @@ def command(
     quiet: common.Quiet = False,
     **options: Any,
 ) -> None:
-    """Simulate all points of SPEC.yaml and report the Pareto-optimal ones.
+    """Simulate all points of SPEC.yaml and report those that are Pareto-optimal in its objectives.
 
     Options of machine, model and schedule apply to all points and override the settings of the file.
     """

@@ -24,12 +24,12 @@ def command(
             autocompletion=completes("kernels"),
         ),
     ],
-    n: Annotated[int, common.option("--n", "", "Rows of matrices A and C, in C = A x B.", common.RUN)] = 16,
+    n: Annotated[int, common.option("--n", "N", "Rows of matrices A and C, in C = A · B.", common.RUN)] = 16,
     k: Annotated[
-        int, common.option("--k", "", "Columns of matrix A = rows of matrix B, in C = A x B.", common.RUN)
+        int, common.option("--k", "K", "Columns of matrix A = rows of matrix B, in C = A · B.", common.RUN)
     ] = 16,
     m: Annotated[
-        int, common.option("--m", "", "Columns of matrices B and C, in C = A x B.", common.RUN)
+        int, common.option("--m", "M", "Columns of matrices B and C, in C = A · B.", common.RUN)
     ] = 16,
     trans_b: Annotated[
         bool,
@@ -48,7 +48,7 @@ def command(
         ),
     ] = None,
     add_to_c: Annotated[
-        bool, common.option("--add-to-c", "", "Compute C = C + A x B instead of C = A x B.", common.RUN)
+        bool, common.option("--add-to-c", "", "Compute C = C + A · B instead of C = A · B.", common.RUN)
     ] = False,
     as_json: common.Json = False,
     quiet: common.Quiet = False,

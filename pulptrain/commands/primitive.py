@@ -145,7 +145,7 @@ def command(
 ) -> None:
     """Simulate one step of a primitive, check its numbers, and show where its cycles go."""
     with telling(f"simulating {step} of {name}", show=not (quiet or as_json)) as teller:
-        from pulptrain.commands.printing import finish_run, run_folder, told
+        from pulptrain.commands.printing import finish_run, outcome_of, run_folder
         from pulptrain.inputs.npz_file import read_values
         from pulptrain.inputs.settings import Settings
         from pulptrain.inputs.source_kind import refuse_others
@@ -166,7 +166,7 @@ def command(
         shapes = _in_domain(name, shapes)
         folder = run_folder(out) if out is not None else None
         own_values = read_values(values) if values is not None else None
-        outcome = told(
+        outcome = outcome_of(
             lambda: run_primitive(
                 name,
                 step,

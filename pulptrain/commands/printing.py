@@ -74,7 +74,7 @@ def run_folder(out: str) -> Path:
     return prepare_folder(out, RUN_FILES)
 
 
-def told(run: Callable[[], RunOutcome]) -> RunOutcome:
+def outcome_of(run: Callable[[], RunOutcome]) -> RunOutcome:
     """The outcome of a run, that of one with wrong numbers as well, which `finish_run` raises in the end."""
     try:
         return run()

@@ -76,7 +76,7 @@ def command(
     """Simulate the timing of one training iteration of MODEL, and compute N iterations."""
     with telling(f"preparing {model}", show=not (quiet or as_json or dump_program)) as teller:
         from configs.errors import InputError
-        from pulptrain.commands.printing import end_interrupted, finish_run, run_folder, told
+        from pulptrain.commands.printing import end_interrupted, finish_run, outcome_of, run_folder
         from pulptrain.commands.typed import commands_after_run
         from pulptrain.foreign.model_source import open_source
         from pulptrain.inputs.npz_file import prepare_file, write_values
@@ -103,7 +103,7 @@ def command(
         target = prepare_file(save_values) if save_values is not None else None
 
         with open_cache(cache, no_cache) as kept:
-            outcome = told(
+            outcome = outcome_of(
                 lambda: source.run(
                     settings,
                     iterations=iterations,

@@ -21,8 +21,8 @@ def command(
         str,
         typer.Argument(
             metavar="NAME|FILE",
-            help="Name of a model, SoC, kernel, primitive or stall; or model.yaml, soc.yaml, model.onnx, "
-            "net.py:Net.",
+            help="Name of a model, SoC, kernel, primitive or stall (cause of lost cycles); or model.yaml, "
+            "soc.yaml, model.onnx, net.py:Net.",
             autocompletion=completes("everything"),
         ),
     ],

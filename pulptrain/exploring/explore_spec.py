@@ -400,7 +400,7 @@ class _Builder:
 def _in_a_file(cure: str | None, file: str) -> str | None:
     """A cure with its options as a file of YAML says them."""
 
-    def said(option: re.Match[str]) -> str:
+    def as_setting(option: re.Match[str]) -> str:
         key = option[1].replace("-", "_")
         known = key in (*SETTINGS, *SHORT_PATHS, *OF_MODEL)
         if known and option[2] == "with":  # prose goes on, no value
@@ -410,7 +410,7 @@ def _in_a_file(cure: str | None, file: str) -> str | None:
     if not cure or not file.endswith((".yaml", ".yml")):
         return cure
     parts = re.split("(`[^`]*`|pulptrain [^;]*)", cure)  # commands to type keep their options
-    parts[::2] = [re.sub(r"--([a-z0-9-]+) ([^\s;]*[^\s;,])", said, part) for part in parts[::2]]
+    parts[::2] = [re.sub(r"--([a-z0-9-]+) ([^\s;]*[^\s;,])", as_setting, part) for part in parts[::2]]
     return "".join(parts)
 
 

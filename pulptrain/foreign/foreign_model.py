@@ -148,7 +148,11 @@ def _open_onnx(model: str, settings: Settings) -> ForeignModel:
         return _open_graph(model, settings)
     if converted.values is None:
         read = _open_graph(model, settings)
-        return replace(read, spec=_told(merged(converted, read.spec), settings), notes=(*read.notes, CHANGED))
+        return replace(
+            read,
+            spec=_with_training_options(merged(converted, read.spec), settings),
+            notes=(*read.notes, CHANGED),
+        )
     spec = converted.spec
     if settings.inputs is not None:
         if spec.more_inputs:
@@ -166,10 +170,10 @@ def _open_onnx(model: str, settings: Settings) -> ForeignModel:
                 cure=f"use --input {','.join(str(size) for size in (shape[0], *spec.input_shape))}",
             )
         spec = replace(spec, batch=shape[0])
-    return ForeignModel(_told(spec, settings), converted.values)
+    return ForeignModel(_with_training_options(spec, settings), converted.values)
 
 
-def _told(spec: ModelSpec, settings: Settings) -> ModelSpec:
+def _with_training_options(spec: ModelSpec, settings: Settings) -> ModelSpec:
     """The model with loss and optimizer of the command line, where it says them."""
     if settings.loss is not None:
         if spec.more_losses:
@@ -300,7 +304,7 @@ def _compared(foreign: ForeignModel, outcome: RunOutcome, settings: Settings) ->
         if name.startswith("results/")
     }
     results["loss"] = sum((results[name] for name in graph.losses[1:]), results[graph.loss])
-    before = {name: outcome.values.get(f"before/{name}") for name in graph.given}
+    before = {name: outcome.values.get(f"before/{name}") for name in graph.needed_values}
     start = {name: array for name, array in before.items() if array is not None}
     own = partial(conditioning, graph, {**start, **fed})
     if foreign.file is not None:

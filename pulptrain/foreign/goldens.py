@@ -76,7 +76,7 @@ class Goldens(Struct, frozen=True):
         }
 
     @property
-    def given_weights(self) -> dict[str, Array]:
+    def start_weights(self) -> dict[str, Array]:
         """Weights at the start by name."""
         return {
             name.removeprefix(START): np.array(array)
@@ -99,7 +99,7 @@ class Goldens(Struct, frozen=True):
 
     def start(self, imported: ImportedTraining, graph: OnnxGraph) -> dict[str, Array]:
         """Start values of the inputs that are weights. Raises InputError if one is missing."""
-        given = dict(self.given_weights)
+        given = dict(self.start_weights)
         if self.is_numbered:
             numbered = self._numbered()[len(imported.data) :]
             given = dict(zip(imported.given, numbered, strict=False))

@@ -233,7 +233,7 @@ def _training(
     wrong = {item.name for item in judged if item.verdict == WRONG}
     if wrong and imported.phases.update is None:
         updates, fed = imported.phases.mini_batch.updates, goldens.samples(imported.data)
-        if _trains_as_the_file(graph, updates, fed, names.kept(start), names.kept(run.kept()), wrong):
+        if _trains_as_the_file(graph, updates, fed, names.kept(start), names.kept(run.state()), wrong):
             notes.insert(0, CONTRADICTED.format("weights"))
     return _row(case, imported.nodes, run, goldens.losses, judged, count, notes)
 
@@ -306,7 +306,7 @@ def _forward(
         fed = {graph.inputs[0]: stored[0][0]}
         golden, notes = goldens.output(output), () if trains else (NOTHING_TRAINS,)
         return _output_row(case, graph, model.nodes, run, output, run.first_output, golden, fed, notes)
-    given = goldens.given_weights
+    given = goldens.start_weights
     names = _Names(
         lambda kept: model.theirs(kept, given),
         lambda gradients: model.theirs(
@@ -350,7 +350,7 @@ class _Run:
         self.gradients: dict[str, Array] = {}
         """Of the first mini-batch by weight, where it makes an update alone."""
         self._start = dict(start)
-        self.machine.load_kept(start)
+        self.machine.load_state(start)
 
     def train(self, samples: Sequence[Mapping[str, Array]]) -> None:
         """All samples, an update after every group; every tensor of the first update is checked.
@@ -396,9 +396,9 @@ class _Run:
                 f"the simulated tensor {worst} differs from the NumPy result of the same op", where=graph.name
             )
 
-    def kept(self) -> dict[str, Array]:
+    def state(self) -> dict[str, Array]:
         """Weights and states as they are now."""
-        return self.machine.fetch_kept()
+        return self.machine.fetch_state()
 
     @property
     def cycles(self) -> int:
@@ -428,7 +428,7 @@ def _judged(
     updates = len(samples) // phases.mini_batches
     stored = {names.name(name): updates for name in (phases.update.updates if phases.update else ())}
     stored |= {names.name(name): len(samples) for name in phases.mini_batch.updates}
-    before, after = names.kept(start), names.kept(run.kept())
+    before, after = names.kept(start), names.kept(run.state())
     compared = [
         _compared(name, golden, before.get(name), after.get(name), stored.get(name, 0))
         for name, golden in weights.items()

@@ -222,7 +222,7 @@ def caller_of(module: str) -> tuple[str, int, str]:
     return file, line, f"{file}:{line}"
 
 
-def _made(primitive: Primitive) -> type[Part]:
+def _class_of(primitive: Primitive) -> type[Part]:
     base = next(
         kind
         for of, kind in ((LayerPrimitive, Layer), (LossPrimitive, Loss), (OptimizerPrimitive, Optimizer))
@@ -240,7 +240,7 @@ def _made(primitive: Primitive) -> type[Part]:
 
 
 CLASSES: Mapping[str, type[Part]] = {
-    class_name(primitive.name): _made(primitive)
+    class_name(primitive.name): _class_of(primitive)
     for primitive in PRIMITIVES.values()
     if not is_internal(primitive)
 }

@@ -298,8 +298,9 @@ class ChipOptions(TypedDict, total=False):
         Option(
             "readable|tables",
             "Form of the program: readable: one C function per op; tables: the ops as tables in L1, "
-            "executed by one small loop, so that the code fits a small instruction cache; tiny programs keep "
-            "functions (default: that of the SoC; readable with warm caches).",
+            "executed by one small loop, so that the code fits a small instruction cache. Programs too "
+            "small to gain from tables have functions in both cases. Default: that of the SoC; readable with "
+            "--icache warm.",
             MACHINE,
             path="form",
         ),
@@ -499,7 +500,7 @@ class RunOptions(
         Option(
             "[OP|STEP=]NAME",
             "Implementation of the layers: default (pulptrain's own) or as-published (PULP-TrainLib's, if it "
-            "exists). For one op or step also cores, dma or none: who does its im2col, e.g. conv1.IG=none.",
+            "exists). For one op or step also cores, dma or none, as for --im2col, e.g. conv1.IG=none.",
             SCHEDULE,
             many=True,
             flag="--variant",

@@ -21,8 +21,8 @@ from pulptrain.predicting.kernels import (
     balanced,
     faster,
     largest_kernel,
-    made_balanced,
-    made_faster,
+    with_balanced,
+    with_faster,
     without,
 )
 from pulptrain.predicting.overlap import overlapped_cycles, with_room, without_waits
@@ -123,13 +123,13 @@ def _of_kernels(evidence: Evidence) -> Iterator[WhatIf]:
         "balanced-rows",
         "the work of every kernel spread evenly over the cores",
         lambda graph: balanced(graph, cores),
-        made_balanced(cores),
+        with_balanced(cores),
     )
     yield what_if(
         "faster-kernel",
         f"kernel {kernel} 20 % faster",
         lambda graph: faster(graph, kernel),
-        made_faster(kernel),
+        with_faster(kernel),
     )
 
 

@@ -69,7 +69,7 @@ def faster(graph: Graph, kernel: str) -> list[int]:
     ]
 
 
-def made_faster(kernel: str) -> Change:
+def with_faster(kernel: str) -> Change:
     """The same of prices."""
 
     def change(work: TeamWork, cost: TeamCost) -> TeamCost:
@@ -90,7 +90,7 @@ def balanced(graph: Graph, cores: int) -> list[int]:
     return cycles
 
 
-def made_balanced(cores: int) -> Change:
+def with_balanced(cores: int) -> Change:
     """The same of prices; what core 0 executes alone stays. A price lists all cores that may be forked."""
 
     def change(work: TeamWork, cost: TeamCost) -> TeamCost:

@@ -35,7 +35,7 @@ def chip_of(settings: Settings, timing: SocTiming) -> Chip:
     name = settings.energy or model_for(timing.name)
     if name is None:
         raise InputError(
-            f"SoC {timing.name} has no energy coefficients, and --energy is missing",
+            f"energy is computed here, but SoC {timing.name} has no energy coefficients",
             where="--energy",
             cure=f"use --energy with one of {', '.join(list_names('energy'))}, or a file (docs/energy.md)",
         )

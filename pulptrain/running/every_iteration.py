@@ -119,7 +119,7 @@ class EveryIteration:
             for name, held in zip(self._names, self._start, strict=True)
         }
 
-    def told(self, summary: Mapping[str, Any], values: Mapping[str, Array]) -> None:
+    def check_summary(self, summary: Mapping[str, Any], values: Mapping[str, Array]) -> None:
         """Hold what a run is about to print and save against what its iterations left in the memories."""
         for what, figure, own in self._figures(summary):
             if figure != own:

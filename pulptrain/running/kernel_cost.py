@@ -19,7 +19,6 @@ from scheduler.addresses.allocation import align
 from traces.stall_words import every_stall
 from traces.text_table import table_lines
 from trainlib.kernels.catalogue import (
-    depthwise_work,
     element_bytes_of,
     is_free_loop,
     kernel_names,
@@ -64,10 +63,11 @@ def kernel_cost(
         dtype = next(item.word for item in DTYPES if item.bytes == header.element_bytes)
     elif element_bytes_of(dtype) != header.element_bytes:
         names = ", ".join(kernel_names(settings.codegen, dtype))
+        own = " or ".join(item.word for item in DTYPES if item.bytes == header.element_bytes)
         raise InputError(
             f"kernel '{name}' needs elements of {header.element_bytes} bytes, not {dtype}",
             where="--dtype",
-            cure=f"use one of the kernels for {dtype}: {names}" if names else "use another dtype",
+            cure=f"use --dtype {own}" + (f", or one of the kernels for {dtype}: {names}" if names else ""),
         )
     how = {"trans_b": trans_b, "accumulate": accumulate}
     work = _work(library, settings.codegen, name, timing.cores, n, k, m, **how)
@@ -126,14 +126,12 @@ def _work(
                 )
         sizes = {"N": n, "K": k, "M": m, "elements": n * m}
         return loop_work(codegen, name, sizes, cores, library=library)[0]
+    if trans_b and header.is_depthwise:
+        raise InputError(f"kernel '{name}' cannot transpose B", where="--trans-b", cure="remove the option")
     b_elements = k * m * (n if header.is_depthwise else 1)
     a_bytes, b_bytes = align(header.element_bytes * n * k), align(header.element_bytes * b_elements)
-    last = (cores, 0, a_bytes, a_bytes + b_bytes)
-    if not header.is_depthwise:
-        return matmul_work(name, codegen, n, k, m, trans_b, *last, library=library, accumulate=accumulate)
-    if trans_b:
-        raise InputError(f"kernel '{name}' cannot transpose B", where="--trans-b", cure="remove the option")
-    return depthwise_work(name, codegen, n, k, m, *last, library=library, accumulate=accumulate)
+    last = (trans_b, cores, 0, a_bytes, a_bytes + b_bytes)
+    return matmul_work(name, codegen, n, k, m, *last, library=library, accumulate=accumulate)
 
 
 def _library(name: str, codegen: str) -> tuple[KernelLibrary, str]:

@@ -175,12 +175,12 @@ class Machine:
         self.program_ended: Callable[[Executor], None] | None = None
         """Told of every program that has run, in iterations that are those of a training."""
 
-    def load_kept(self, values: Mapping[str, Array]) -> None:
+    def load_state(self, values: Mapping[str, Array]) -> None:
         """Put weights, buffers and states where both programs find them."""
         if self.functional:
             self.mini.executor.load(values)
 
-    def fetch_kept(self) -> dict[str, Array]:
+    def fetch_state(self) -> dict[str, Array]:
         """Weights, buffers and states as they are now."""
         graph = self.mini.schedule.graph
         return {name: self.mini.executor.fetch(name) for name in graph.of_kind(*KEPT_KINDS)}

@@ -287,7 +287,7 @@ class Follower:
         self._check = check
         self._executor = executor
         self._graph = graph
-        self._values = {name: values[name] for name in graph.given if name in values}
+        self._values = {name: values[name] for name in graph.needed_values if name in values}
         self._reports: dict[str, list[Mapping[str, Array]]] = {}
 
     def watch(self) -> Follower:

@@ -84,7 +84,7 @@ def run_primitive(
     schedule = schedules_for([graph], timing, cost_model, [plan], use=HostUse(True, torch_available()))[0]
     counted_run = CountedRun(schedule.program, core_paths(timing), traced=True)
     executor = Executor(schedule, timing, cost_model, counted_run.recorder, code_start=settings.icache)
-    given = {name: evaluated[name] for name in graph.given}
+    given = {name: evaluated[name] for name in graph.needed_values}
     executor.load(given)
     kind = LOSS if made.graph.loss else LAYER if made.graph.output else OPTIMIZER
     shapes = [(case.dtype, (batch, *case.shape)) for case in inputs]

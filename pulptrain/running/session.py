@@ -59,7 +59,7 @@ from trainlib.training.phases import TrainingPhases, build_training_phases, init
 from trainlib.training.samples import Samples, are_classes, by_name
 from trainlib.training.step_choice import STEPS, parse_steps
 from trainlib.training.training_data import label_plans, sample_stream, samples_of
-from truth.source import Given, as_given, torch_available
+from truth.source import Given, as_source_model, torch_available
 
 if TYPE_CHECKING:
     from deploy.project.recorded import Recorded
@@ -207,7 +207,7 @@ def prepare(
     notes: tuple[str, ...] = ()
     if file is not None and file.icache != start:
         notes = (f"the schedule was tuned with --icache {file.icache}, this run is {start}",)
-    return replace(plan, given=partial(_as_given, model, settings, file), notes=notes)
+    return replace(plan, given=partial(_user_model, model, settings, file), notes=notes)
 
 
 def _check_memory(spec: ModelSpec, phases: TrainingPhases) -> None:
@@ -235,9 +235,9 @@ def _check_memory(spec: ModelSpec, phases: TrainingPhases) -> None:
             raise ConfigError(f"{key!r} names {name!r}, which is not {what}", where=spec.where, cure=cure)
 
 
-def _as_given(model: str | ModelSpec, settings: Settings, file: TunedSchedule | None) -> Given:
+def _user_model(model: str | ModelSpec, settings: Settings, file: TunedSchedule | None) -> Given:
     """What the user gave, as it was given: `truth` reads it by itself."""
-    return as_given(
+    return as_source_model(
         model,
         dtype=settings.dtype,
         batch=settings.batch,
@@ -396,7 +396,7 @@ def run_prepared(
     asked = (functional and iterations > 1) or users_own is not None
     tested = _tested(prepared, users_own) if asked else None
     if tested is not None:
-        training.ask_accuracy(lambda: tested.accuracy(graph, machine.fetch_kept()), iterations)
+        training.ask_accuracy(lambda: tested.accuracy(graph, machine.fetch_state()), iterations)
     del kept  # what training starts from is soon not needed any more
     teller.stage("simulating an iteration" + (" and checking its numbers" if functional else ""))
     training.first(iterations, check=functional)
@@ -425,7 +425,7 @@ def run_prepared(
         summary["training"] = _training_summary(training, iterations, summary, tested)
     saved = training.values() if functional else {}
     if training.check is not None:
-        training.told(summary, saved)
+        training.check_summary(summary, saved)
         summary["functional"] = training.check.summary()
     phases = machine.phases
     summary["simulator"] = {

@@ -92,7 +92,7 @@ class Training:
         self._every: EveryIteration | None = None
         self._seed = seed
         self._varying = machine.varying
-        machine.load_kept(kept)
+        machine.load_state(kept)
         if record is not None:
             record.kept = dict(kept)
 
@@ -145,7 +145,7 @@ class Training:
                 if check is None:
                     self._before = None
                     if number in self._aside_numbers:
-                        self._before = self.machine.fetch_kept()
+                        self._before = self.machine.fetch_state()
                         check = last = self._aside(number)
                 self._iterate(batch, check)
                 if self.not_finite is not None and check is None:
@@ -179,7 +179,7 @@ class Training:
         for figures in (self.losses, *self.terms.values()):
             del figures[len(self._every.losses) :]
         self._before = self._every.started()
-        self.machine.load_kept(self._before)
+        self.machine.load_state(self._before)
         self._carry_out(self._every.batch, None, tuple(self.losses[:-1]))
 
     def _aside(self, number: int) -> NumberCheck:
@@ -211,16 +211,16 @@ class Training:
         """
         executor, graph = self.machine.mini.executor, self.machine.mini.schedule.graph
         return {
-            **self.machine.fetch_kept(),
+            **self.machine.fetch_state(),
             **{f"before/{name}": array for name, array in self._began_with.items()},
             **{f"results/{name}": executor.fetch(name) for name in graph.results},
             LOSSES: np.array(self.losses),
         }
 
-    def told(self, summary: Mapping[str, Any], values: Mapping[str, Array]) -> None:
+    def check_summary(self, summary: Mapping[str, Any], values: Mapping[str, Array]) -> None:
         """Hold what a run is about to print and save against the memories (`EveryIteration.told`)."""
         if self._every is not None:
-            self._every.told(summary, values)
+            self._every.check_summary(summary, values)
 
     def _batch(self) -> list[Mapping[str, Array]]:
         self._drawn += self._mini_batches
@@ -240,7 +240,7 @@ class Training:
         self.machine.record(None)
         self.losses.append(float(np.mean([sum(terms) for terms in losses])))
         if record is not None:
-            record.iteration(batch, self.losses[-1], losses, self.machine.fetch_kept)
+            record.iteration(batch, self.losses[-1], losses, self.machine.fetch_state)
         names = self.machine.mini.schedule.graph.losses
         for name, values in zip(names, zip(*losses, strict=True), strict=True):
             self.terms.setdefault(name, []).append(float(np.mean(values)))
@@ -279,7 +279,7 @@ class Training:
     ) -> NumberCheck:
         """An iteration aside, of a batch that there was, followed: was it the machine or the mathematics?"""
         with self.machine.set_aside():
-            self.machine.load_kept(values)
+            self.machine.load_state(values)
             self._carry_out(batch, check, losses)
         return check
 

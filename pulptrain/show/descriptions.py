@@ -228,7 +228,7 @@ def _kernel(name: str, codegen: str | None) -> Description:
         raise InputError(
             f"codegen {codegen!r} has no kernel {name!r}",
             where="--codegen",
-            cure=f"use --codegen {', '.join(having)}",
+            cure=f"use --codegen with one of {', '.join(having)}",
         )
     chosen = codegen or ("clang-xpulp" if "clang-xpulp" in having else having[0])
     header, evidence = LIBRARY.header(chosen, name), nest_evidence(chosen, name)
@@ -280,7 +280,8 @@ def _example(primitive: Primitive, keys: tuple[Key, ...], what: str) -> str:
     if what != "layer":
         rate = {"learning_rate": 0.01} if what == "optimizer" else {}
         return f"{what}: {flow({'name': primitive.name, **rate, **needed})}"
-    inputs = {"inputs": "[first, second]"} if getattr(primitive, "inputs", (1, 1))[0] > 1 else {}
+    least = getattr(primitive, "inputs", (1, 1))[0]
+    inputs = {"inputs": f"[{', '.join(('first', 'second', 'third')[:least])}]"} if least > 1 else {}
     return f"- {flow({'name': primitive.name + '1', 'type': primitive.name, **inputs, **needed})}"
 
 

@@ -57,7 +57,7 @@ def _search(spans: Sequence[Span], order: list[int], enough_bytes: int, steps: i
         place = order.index(moved)
         tried = [*order[:place], *order[place + 1 :]]
         tried.insert(generator.randrange(place) if place else 0, moved)
-        addresses_tried = fit_addresses(spans, tried)
+        addresses_tried = fit_addresses(spans, tried, enough_bytes=score[0] + 1)
         found_score = _score(spans, addresses_tried, enough_bytes)
         if found_score <= score:
             order, addresses, score = tried, addresses_tried, found_score

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf
 from typing import Any, Literal, get_args
 
 from configs.suggest import check_known
@@ -75,15 +76,18 @@ def place(
     items = list(requests)
     bound_bytes = max(lower_bound_bytes([*items, *around]), peak_bytes(around))
     best: dict[str, Allocation] = {}
+    padding_bytes = max((align(item.size_bytes) - item.size_bytes for item in items), default=0)
+    enough_bytes: float = inf  # with whole words, from where an order is not better than the best one
     for number, order in enumerate(ORDERS):
         if order in FROM_ABOVE and not around:
             above = _from_above(items, level, bound_bytes)
             others = [item for item in items if item.name not in above]
-            placed = above | fit(others, level, order, tuple(above.values()), strategy)
+            placed = above | fit(others, level, order, tuple(above.values()), strategy, enough_bytes)
         else:
-            placed = fit(items, level, order, around, strategy)
+            placed = fit(items, level, order, around, strategy, enough_bytes)
         if number == 0 or peak_bytes(placed.values()) < peak_bytes(best.values()):
             best = placed
+            enough_bytes = peak_bytes(best.values()) + padding_bytes
         if align(peak_bytes(best.values())) <= bound_bytes:
             break
     return best
@@ -109,8 +113,12 @@ def fit(
     order: str = "size",
     around: Sequence[Allocation] = (),
     strategy: str = "first-fit",
+    enough_bytes: float = inf,
 ) -> dict[str, Allocation]:
-    """Place requests at the lowest address free during their life, or (``best-fit``) in the tightest gap."""
+    """Place requests at the lowest address free during their life, or (``best-fit``) in the tightest gap.
+
+    The first that ends at `enough_bytes` or above is the last that is placed; those after it get address 0.
+    """
     items = in_order(requests, order, around)
     taken = [(item.address, align(item.end_address), item.first_op, item.last_op) for item in around]
     addresses = fit_addresses(
@@ -118,6 +126,7 @@ def fit(
         range(len(items)),
         sorted(taken),
         tightest=strategy == "best-fit",
+        enough_bytes=enough_bytes,
     )
     return {item.name: item.at(level, address) for item, address in zip(items, addresses, strict=True)}
 
@@ -132,11 +141,13 @@ def fit_addresses(
     around: Iterable[tuple[int, int, int, int]] = (),
     *,
     tightest: bool = False,
+    enough_bytes: float = inf,
 ) -> list[int]:
     """Addresses free during a whole life, for one request after another in this order.
 
     It is the lowest one, or that of the `tightest` gap; the open end counts as loosest. `around` them lies
-    what is sorted by (address, end, first op, last op).
+    what is sorted by (address, end, first op, last op). The first request that ends at `enough_bytes` or
+    above is the last that is placed: those after it have address 0.
     """
     # Plain tuples and no function calls: this is the planner's hot loop.
     addresses = [0] * len(spans)
@@ -154,5 +165,7 @@ def fit_addresses(
                 if end > address:  # noqa: PLR1730  max() is a third of the time
                     address = end
         addresses[index] = address = address if found < 0 else found
+        if address + size_bytes >= enough_bytes:
+            break
         insort(taken, (address, address + size_bytes, first_op, last_op))
     return addresses

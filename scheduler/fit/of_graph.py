@@ -14,7 +14,7 @@ from scheduler.fit.problem import NO_GROUP, Buffer, Decisions, Problem, Task, ti
 from scheduler.fit.streams import Streams, bus_cycles, stream_of
 from scheduler.memory.memory_plan import MemoryPlan
 from scheduler.planned import Schedule
-from scheduler.tiles.udma_cost import UdmaCost
+from scheduler.tiles.transfer_cost import UdmaCost
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.primitives.definition import is_forward
 from trainlib.training.recompute import AGAIN

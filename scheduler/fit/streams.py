@@ -14,7 +14,7 @@ from scheduler.fit.prices import Prices
 from scheduler.fit.problem import Decisions, Problem, Stream, evaluate
 from scheduler.tiles.l2_slots import OpStream
 from scheduler.tiles.streaming_choice import Streamer
-from scheduler.tiles.udma_cost import UdmaCost
+from scheduler.tiles.transfer_cost import UdmaCost
 from trainlib.ir.graph import Op, TrainingGraph
 
 LARGE = 1 / 32

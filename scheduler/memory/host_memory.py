@@ -167,7 +167,9 @@ def host_memory_parts(
         "the process": PROCESS_BYTES,
         "PyTorch": PYTORCH_BYTES * use.torch,
         "simulated memories": memories_bytes,
-        f"values of {size_text(tensors_bytes)} of tensors": TENSOR_COPIES * tensors_bytes * use.numbers,
+        f"{TENSOR_COPIES} copies of the {size_text(tensors_bytes)} of tensors": TENSOR_COPIES
+        * tensors_bytes
+        * use.numbers,
         f"{size.actions:,} events": action_bytes * size.actions,
         f"{size.commands:,} DMA commands": command_bytes * size.commands,
         f"{size.offchip_commands:,} uDMA commands": offchip_bytes * size.offchip_commands,
@@ -185,16 +187,17 @@ def check_host_memory(
     """
     parts = host_memory_parts(graph, timing, use, size)
     cures = (
-        ["use fewer and larger tiles (a larger --l1, --tile)"] if size.actions else ["use smaller tensors"]
+        ["use fewer and larger tiles (a larger --l1, --tile)"]
+        if size.actions
+        else ["use smaller memories (--l2, --l3) or tensors"]
     )
     if use.numbers:
         without = host_memory_parts(graph, timing, HostUse(traced=use.traced, beside=use.beside), size)
-        saved_bytes = sum(parts.values()) - sum(without.values())
-        cures.append(f"skip the values of tensors (run --no-functional, {size_text(saved_bytes)} less)")
+        cures.append(f"run --no-functional (no values of tensors: {size_text(sum(without.values()))} in all)")
     require_host_memory(
         sum(parts.values()),
         "the run needs",
         where=graph.name,
-        parts=", ".join(f"{name} {size_text(part_bytes)}" for name, part_bytes in parts.items()),
+        parts=", ".join(f"{name}: {size_text(part_bytes)}" for name, part_bytes in parts.items()),
         cure=", ".join(cures),
     )

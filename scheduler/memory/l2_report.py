@@ -62,5 +62,6 @@ def too_small(
             Contributor(item.tensor or item.name, item.size_bytes, names[item.first_op], names[item.last_op])
             for item in during
         ),
-        cure=f"use --{level} {required_bytes}B or a smaller model",
+        cure=f"use --{level} {required_bytes}B or a smaller model"
+        + ("" if op is None else f", or remove --home TENSOR={level} of other tensors"),
     )

@@ -213,7 +213,7 @@ def plan_memory(
         for op, names in options.streams.items()
     }
     streams = StreamingPlan(graph, lives, owners, choice, streamer, wanted, asked, options.slot_bytes)
-    whole = streams.stream_wanted(capacity_bytes["l2"])
+    whole = streams.stream_requested(capacity_bytes["l2"])
     placed, notes = _placed(graph, lives, choice, capacity_bytes, options, streams)
     moved = [lives[name] for name in lives if name in choice.in_l3]
     offchip, more = _place(moved, "l3", capacity_bytes["l3"], options)
@@ -317,9 +317,10 @@ def _homes(graph: TrainingGraph, owners: Mapping[str, str], options: PlanOptions
     """Level of the storages that have one already. Raises `InputError` for unknown names."""
     for name in options.homes:
         if name not in graph.tensors and name != ALL_OTHERS:
-            raise InputError(
-                f"{graph.name} has no tensor {name!r}", where="--home", cure=suggestion(name, graph.tensors)
-            )
+            layer = name.partition(".")[0]
+            of_layer = [each for each in graph.tensors if each.partition(".")[0] == layer]
+            cure = suggestion(name, of_layer or graph.tensors)
+            raise InputError(f"this run of {graph.name} has no tensor {name!r}", where="--home", cure=cure)
     levels = _levels(owners, options)
     homes = {name: "l3" if level == STREAMED else level for name, level in levels.items()}
     return homes | {owners.get(name, name): item.level for name, item in options.shared.items()}

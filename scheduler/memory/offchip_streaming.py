@@ -33,12 +33,12 @@ class StreamingPlan(Struct, frozen=True):
     _asked: Mapping[str, frozenset[str]] = {}
     _slot_bytes: Mapping[str, int] = {}
 
-    def stream_wanted(self, available_bytes: int) -> list[str]:
+    def stream_requested(self, available_bytes: int) -> list[str]:
         """Stream what is wanted in all ops that use it; notes on what has to be whole for an op."""
         notes = []
         for number, op in enumerate(self._graph.ops if self._wanted or self._asked else ()):
             sizes = self._sizes(number)
-            wanted = self._wanted_of(number) & sizes.keys()
+            wanted = self._requested_of(number) & sizes.keys()
             if not wanted or self._streamer is None:
                 continue
             room_bytes = available_bytes - self._pinned_bytes(number)
@@ -69,14 +69,14 @@ class StreamingPlan(Struct, frozen=True):
         )
         used_bytes += stream.window_bytes if stream is not None else 0
         room_bytes = min(available_bytes - self._pinned_bytes(op), used_bytes - missing_bytes)
-        wanted = self._wanted_of(op) & sizes.keys()
+        wanted = self._requested_of(op) & sizes.keys()
         streamed = self._chosen(op, sizes, room_bytes, wanted)
         if streamed is None:
             return False
         self._choice.stream(op, streamed)
         return True
 
-    def _wanted_of(self, op: int) -> frozenset[str]:
+    def _requested_of(self, op: int) -> frozenset[str]:
         return self._asked.get(self._graph.ops[op].name, self._wanted)
 
     def _chosen(

@@ -105,9 +105,9 @@ def _placed(places: Iterable[Place]) -> list[_Run]:
 def _outside(run: _Run, work: Work, plan: MemoryPlan, op: int) -> PlanError:
     level, first, end = run
     return PlanError(
-        f"{f'{work.what!r}' if work.what else 'the program'} touches {level.upper()} bytes {first} to "
-        f"{end}, where the memory plan has no buffer during {plan.ops[op]}: plan and program are of "
-        "different schedules",
+        f"{f'the access to {work.what!r}' if work.what else 'the program'} uses {level.upper()} bytes "
+        f"{first} to {end}, where the memory plan has no buffer during {plan.ops[op]}; the plan is that of "
+        "another schedule",
         where=f"{work.op}.{work.step}",
         cure="build both with one call of scheduler.schedule.build_schedule",
     )

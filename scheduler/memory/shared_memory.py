@@ -24,7 +24,7 @@ def shared_places(before: TrainingGraph, plan: MemoryPlan, after: TrainingGraph)
 
     That is what keeps its value from iteration to iteration, and what `after` is given.
     """
-    names = dict.fromkeys([*before.of_kind(*KEPT_KINDS), *after.given])
+    names = dict.fromkeys([*before.of_kind(*KEPT_KINDS), *after.needed_values])
     return {name: plan.home(name) for name in names if name in before.tensors}
 
 
@@ -73,6 +73,6 @@ def _homes_to_try(
         return
     homes = {name: level for name, level in options.homes.items() if name in after.tensors}
     alone = plan_memory(after, timing, replace(options, homes=homes), streamer)
-    both = [name for name in after.given if name in before.tensors]
+    both = [name for name in after.needed_values if name in before.tensors]
     yield {name: "l3" for name in both if alone.home(name).level == "l3"}
     yield dict.fromkeys([*both, *before.of_kind(*KEPT_KINDS)], "l3")

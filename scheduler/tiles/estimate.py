@@ -15,9 +15,9 @@ from arch.spec.timing import SocTiming
 from configs.values import Struct
 from scheduler.tiles.code_cost import CodeCost, TileCode
 from scheduler.tiles.code_sizes import LEAST_LOOP, shipped_sizes
-from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.l1_layout import L1Layout, lay_out
 from scheduler.tiles.tiling import Tiler, Tiling
+from scheduler.tiles.transfer_cost import DmaCost
 from scheduler.tiles.transfers import commands_for, repeated
 from trainlib.ir.graph import Tensor
 from trainlib.ir.steps import Operand, TileTask, find_part

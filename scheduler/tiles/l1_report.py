@@ -19,7 +19,10 @@ def does_not_fit(
     With `whole` the op was to lie in L1 uncut.
     """
     sizes = ", ".join(f"{name}={size}" for name, size in tiling.sizes)
-    buffers = {1: "one buffer", 2: "two buffers"}.get(tiler.buffer_depth, f"{tiler.buffer_depth} buffers")
+    slots = max((buffer.slots for buffer in tiling.buffers), default=1)
+    many = tiler.buffer_depth > 2
+    buffers = "one buffer" if tiler.buffer_depth == 1 else f"up to {slots} buffers" if many else "two buffers"
+    fewer = ", or use fewer buffers (--buffering 2)" if many else ""
     return DoesNotFitError(
         "l1",
         tiling.l1_bytes,
@@ -34,7 +37,7 @@ def does_not_fit(
             )
             for buffer in tiling.buffers
         ),
-        cure=f"enlarge --l1 by {-(-(tiling.l1_bytes - available_bytes) // 1024)} KiB or more"
+        cure=f"enlarge --l1 by {-(-(tiling.l1_bytes - available_bytes) // 1024)} KiB or more{fewer}"
         + (", or --buffering single, which allows smaller tiles" if whole else ""),
     )
 

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from arch.pricing.cost_model import CostModel
 from arch.spec.isa import TeamWork
 from configs.values import replace
-from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.footprint import Floats, Integers
 from scheduler.tiles.streaming_cost import streaming_cycles
 from scheduler.tiles.tiling import Tiler
 from scheduler.tiles.tiling_candidates import TilingCandidates
+from scheduler.tiles.transfer_cost import DmaCost
 from trainlib.ir.steps import Extent
 
 COUNTED = 16

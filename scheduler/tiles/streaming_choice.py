@@ -27,7 +27,7 @@ from scheduler.tiles.partial_sums import SUM
 from scheduler.tiles.streaming_cost import Streamed, streamed_buffers
 from scheduler.tiles.tiling import Tiler, Tiling
 from scheduler.tiles.tiling_candidates import enumerate_tilings
-from scheduler.tiles.udma_cost import UdmaCost
+from scheduler.tiles.transfer_cost import UdmaCost
 from trainlib.ir.graph import TrainingGraph
 from trainlib.ir.steps import Operand, Region
 

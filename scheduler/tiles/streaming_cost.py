@@ -12,7 +12,7 @@ from scheduler.tiles.footprint import Floats, Integers
 from scheduler.tiles.l2_slots import Key, OpStream, slot_bytes
 from scheduler.tiles.tiling import Tiler, Tiling
 from scheduler.tiles.tiling_candidates import TilingCandidates
-from scheduler.tiles.udma_cost import UdmaCost
+from scheduler.tiles.transfer_cost import UdmaCost
 from trainlib.ir.steps import Operand
 
 

@@ -234,7 +234,7 @@ def _bounded(
         tried = list(footprint.tried)
 
         @cache
-        def kept_orders(mask: int, footprint: Footprint = footprint) -> list[tuple[str, ...]]:
+        def orders_of(mask: int, footprint: Footprint = footprint) -> list[tuple[str, ...]]:
             loops = [name for number, name in enumerate(dims) if mask >> number & 1]
             return _orders(loops, dims, footprint, every_order=every_order)
 
@@ -245,14 +245,14 @@ def _bounded(
                 for number, extent in enumerate(tiler.dims.values())
             ]
             members = prod(counts)
-            pairs += members * len(kept_orders(mask)) if members else 0
+            pairs += members * len(orders_of(mask)) if members else 0
         if pairs <= MOST_CANDIDATES or max(map(len, tried)) <= 2:
             break
         _thin_longest(tried)
     note = ""
     if _grid(tried) < _grid(asked):
         note = f"too many tile sizes to try all: {_grid(tried):,} of {_grid(asked):,} combinations were tried"
-    return footprint, kept_orders, note
+    return footprint, orders_of, note
 
 
 def _thin_longest(tried: list[Sequence[int]]) -> None:

@@ -154,9 +154,11 @@ def as_tuned(file: TunedSchedule, spec: ModelSpec) -> ModelSpec:
 
 
 def _choice(node: Node) -> OpChoice:
-    choice = validate(OpChoice, node, "a choice")
+    op = node.mapping("an entry of 'choices'").get("op")
+    choice = validate(OpChoice, node, "an entry of 'choices'" if op is None else f"op {op.plain()}")
     if choice.variant and choice.im2col:
-        raise node.mapping("")["im2col"].error("'im2col' and 'variant' mean the same", "remove 'im2col'")
+        both = "'im2col' is the former name of 'variant', but the entry has both"
+        raise node.mapping("")["im2col"].error(both, "remove 'im2col'")
     return choice
 
 
@@ -260,7 +262,7 @@ def _options(
                 ) from None
         has_kernel = bool(lowering_of(op).default_kernel(op))
         if candidate.kernel and not has_kernel:
-            without = f" in variant {own_variant(op)}" if own_variant(op) else ""
+            without = f" in its variant '{own_variant(op)}'" if own_variant(op) else ""
             raise ConfigError(
                 f"{choice.op} does not use a matmul kernel{without}",
                 where=where("kernel"),

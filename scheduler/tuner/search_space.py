@@ -17,10 +17,10 @@ from configs.errors import InputError
 from configs.suggest import suggestion
 from configs.values import Struct, replace
 from scheduler.search.fingerprint import fingerprint, model_version
-from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.short_list import overhead_cycles
 from scheduler.tiles.tiling import Tiler
 from scheduler.tiles.tiling_candidates import TilingCandidates, enumerate_tilings
+from scheduler.tiles.transfer_cost import DmaCost
 from scheduler.tuner.objective import Objective
 from scheduler.tuner.task import Task
 from trainlib.ir.steps import KernelChoice
@@ -168,7 +168,7 @@ def list_cuts(question: Question) -> list[Cut]:
         candidates = enumerate_tilings(tiler, question.timing.l1_usable_bytes)
         if not len(candidates):
             continue
-        rows = _wanted(candidates, tiler.dims)
+        rows = _near_divisors(candidates, tiler.dims)
         rows = rows[np.argsort(overhead_cycles(candidates, dma)[rows], kind="stable")]
         for row in rows[: question.rules.cuts or MOST_CUTS].tolist():
             order = candidates.orders[candidates.order[row]]
@@ -182,7 +182,7 @@ def list_cuts(question: Question) -> list[Cut]:
     return cuts
 
 
-def _wanted(candidates: TilingCandidates, dims: Mapping[str, int]) -> NDArray[np.int64]:
+def _near_divisors(candidates: TilingCandidates, dims: Mapping[str, int]) -> NDArray[np.int64]:
     """Rows whose sizes are divisors but for at most one, which is the largest that fits."""
     extents = np.array([dims[name] for name in candidates.dims], dtype=np.int64)
     divides = extents % candidates.sizes == 0

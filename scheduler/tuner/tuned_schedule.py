@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -29,6 +29,8 @@ FORMAT = 1
 
 class Named(Schema):
     """Model of the schedule."""
+
+    cures: ClassVar[Mapping[str, str]] = {"content": "run `pulptrain tune` again: it writes 'content'"}
 
     name: str
     """Its name."""

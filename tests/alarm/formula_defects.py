@@ -320,7 +320,7 @@ LISTED: tuple[tuple[str, str, str, str, dict[str, Any]], ...] = (
     ),
     (
         "reductions: axis",
-        "pooling.reduce_max",
+        "pooling.reductions",
         "x.max(axis=1, keepdims=True) if",
         "x[:, :1] if",
         _within("reduce_max, axes: [1]", "[6, 5]"),

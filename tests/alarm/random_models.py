@@ -26,6 +26,16 @@ IMAGE = (
     "conv_transpose2d, out_channels: {c}, kernel: 3, stride: {s}, padding: 1, bias: {b}",
     "interpolation, scale: 2",
     "pad, pads: [[0, 1], [{p}, 1], [0, {p}]]",
+    "slice, axis: 1, start: 1, stop: 3 | flip, axes: [1] | concat, axis: 1, inputs: [$b, $x]",
+    "slice, axis: 2, stop: 1 | concat, axis: 2, inputs: [$a, $x, $a]",
+    "pointwise, out_channels: 2 | parameter, shape: [{c}, 2, {k}, {k}], once: true | tanh | "
+    "conv2d, out_channels: {c}, kernel: {k}, bias: {b}, inputs: [$a], weights_of: {{weight: $c.out}}",
+)
+WEIGHT_NORM = (
+    "linear, out_features: 3 | parameter, shape: [{c}, 3], once: true | square | "
+    "reduce_sum, axes: [1], keep_dims: true | square_root | expand, shape: [{c}, 3] | "
+    "divide, inputs: [$b, $f] | "
+    "linear, out_features: {c}, bias: {b}, inputs: [$a], weights_of: {{weight: $g.out}}"
 )
 SEQUENCE = (
     "mhsa, heads: 1",
@@ -35,12 +45,14 @@ SEQUENCE = (
     "position",
     "layer_norm",
     "linear, out_features: {c}, bias: {b}",
+    WEIGHT_NORM,
 )
 VECTOR = (
     "linear, out_features: {c}, bias: {b}",
     "layer_norm",
     "rms_norm",
     "linear, out_features: 1 | expand, shape: [{c}]",
+    WEIGHT_NORM,
 )
 ANY = (
     "relu",
@@ -71,7 +83,7 @@ ANY = (
     "tanh | concat, inputs: [$a, $x]",
     "sigmoid | scale, factor: 2.0, inputs: [$x] | concat, inputs: [$x, $b, $a]",
 )
-"""Some are several layers: `$x` is what is before them, `$a` and `$b` are the first ones."""
+"""Some are several layers: `$x` is what is before them, `$a`, `$b` ... are the first ones."""
 
 LOSSES = (
     *("mse", "cross_entropy", "l1", "berhu", "huber", "smooth_l1", "kl_div", "output"),
@@ -168,7 +180,7 @@ def _layer(draw: random.Random, pool: tuple[str, ...]) -> str:
 def _written(number: int, text: str) -> str:
     name, before = f"l{number}", f"l{number - 1}" if number else "input"
     *first, last = text.replace("$x", before).replace("$", name).split(" | ")
-    layers = [*zip((f"{name}a", f"{name}b"), first, strict=False), (name, last)]
+    layers = [*zip((f"{name}{letter}" for letter in "abcdefg"), first, strict=False), (name, last)]
     return "".join(f"  - {{name: {own}, type: {layer}}}\n" for own, layer in layers)
 
 

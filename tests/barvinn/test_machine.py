@@ -332,6 +332,6 @@ def test_a_file_of_ones_own_changes_some_values(tmp_path: Path) -> None:
     assert (timing.units, timing.clock.hz, timing.memory) == (4, 125_000_000, machine().memory)
     for kind in ("pulp", "unknown"):
         file.write_text(file.read_text().replace("base:", f"machine: {kind}\nbase:", 1))
-        with pytest.raises(ConfigError, match=f"'{kind}' is not a known kind of machine"):
+        with pytest.raises(ConfigError, match=f"'machine' is '{kind}', but that of the base is 'barvinn'"):
             load_barvinn(file)
         file.write_text(file.read_text().replace(f"machine: {kind}\n", ""))

@@ -42,7 +42,7 @@ def test_an_old_option_works_with_one_note(capsys: pytest.CaptureFixture[str]) -
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.count("pulptrain: note: ") == 1
-    assert "--accumulate is now --add-to-c" in said.err
+    assert "'--accumulate' is now '--add-to-c'" in said.err
     assert new_options(["tune", "m", "--cuts=2", "--", "--cuts"]) == [
         "tune",
         "m",
@@ -61,7 +61,7 @@ def test_an_old_keyword_of_python_works_with_a_note(
 ) -> None:
     with pytest.raises(pt.InputError, match="--step-variants"):
         pt.tune("simple-mlp", lowerings="x", cache=False)  # type: ignore[call-arg]
-    assert "lowerings is now step_variants" in capsys.readouterr().err
+    assert "'lowerings' is now 'step_variants'" in capsys.readouterr().err
 
 
 def test_a_run_of_yesterday_is_read_with_the_keys_of_today(

@@ -92,7 +92,7 @@ def test_overrides_convert_by_unit():
         ("cluster.l1.size_bytes", "1 KiB", "try: use 'l1.size_bytes'"),
         ("l1.siz_bytes", "1 KiB", "try: use 'l1.size_bytes'"),
         ("l1", "1 KiB", "unknown parameter 'l1'"),
-        ("qqqqqqq", "1", "a path in one of: cores, core, fpu"),
+        ("qqqqqqq", "1", "use a full name, e.g. 'core.branch_taken_cycles'; the groups are cores, core, fpu"),
         ("l1.size_bytes", "-4", "cannot be negative"),
         ("l1.size_bytes", "64k", "ambiguous"),
         ("cores", "four", "must be a whole number"),
@@ -204,13 +204,13 @@ def test_a_mistake_at_the_top_of_a_file_hides_none_in_its_parameters(tmp_path):
         (
             HEAD + "  a:\n    value: 1\n    unit: B\n    description: d\n    source: ''\n",
             8,
-            ("must not be empty",),
+            ("must be a text that is not empty",),
         ),
         (HEAD + "  a:\n    value: 1\n    unit: B\n    description: 7\n    source: s\n", 7, ("be a text",)),
         (
             HEAD + "  a:\n    value: {rtl: 1}\n    unit: B\n    description: d\n    source: s\n",
             5,
-            ("profiles of parameter 'a' has no 'gvsoc'",),
+            ("the mapping by timing profile of parameter 'a' has no 'gvsoc'",),
         ),
         (
             HEAD

@@ -48,7 +48,7 @@ def test_frequencies(text, hertz):
         ("64 KiN", "unknown unit 'KiN'", "'KiB'"),
         ("64 MHz", "unknown unit 'MHz'", "MiB"),
         ("much", "'much' is not a size", "64 KiB"),
-        ("", "'' is not a size", "64 KiB"),
+        ("", "the size is empty", "64 KiB"),
         ("nan", "not a size", "64 KiB"),
         (float("inf"), "not a size", "64 KiB"),
         (True, "not a size", "64 KiB"),

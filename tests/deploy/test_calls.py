@@ -10,7 +10,7 @@ import pytest
 from arch.spec.isa import TeamWork
 from arch.spec.program import Compute, Effect, Place
 from configs.errors import ConfigError, InputError
-from deploy.calls.call import Pointer, c_calls, read_source, sources
+from deploy.calls.call import Pointer, c_calls, in_format, read_source, sources
 from shared.exported import checked, exported
 from trainlib.ir.graph import Op
 from trainlib.kernels.catalogue import matmul_work
@@ -112,3 +112,11 @@ def test_sources_are_those_of_the_kernels_and_headers_with_their_structs() -> No
     assert "pooling.c" not in texts
     assert "struct matmul {" in texts["kernels.h"]
     assert "struct matmul {" not in texts["matmul.c"]
+
+
+def test_a_kernel_of_one_statement_is_a_line() -> None:
+    lines = "".join(f"PT_KERNEL({name}, s, step(g, {number}))\n" for number, name in enumerate("fh"))
+    source = in_format(f"/* arguments */\nstruct s {{ int N; }};\n/* end */\n{lines}", "f.c")
+    function = "void {}(const void *args)\n{{\n    PT_ARGUMENTS(s, g);\n    step(g, {});\n}}\n"
+    assert source.text == "\n".join(function.format(name, number) for number, name in enumerate("fh"))
+    assert source.kernels == {"f": "s", "h": "s"}

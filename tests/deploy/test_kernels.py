@@ -18,7 +18,7 @@ from shared.primitive_harness import Case, all_cases, build
 from shared.tiers import sweep_nine_of_ten
 from trainlib.ir.graph import Op
 from trainlib.ir.numerics import ACCUMULATIONS, matmul
-from trainlib.kernels.catalogue import depthwise_names, depthwise_work, kernel_names, matmul_work
+from trainlib.kernels.catalogue import depthwise_names, kernel_names, matmul_work
 from trainlib.kernels.library import LIBRARY
 
 NO_OP = Op("", "", "", "", (), ())
@@ -70,13 +70,15 @@ def forms(codegen: str, kernel: str) -> dict[str, Callable[..., TeamWork]]:
     header = LIBRARY.header(codegen, kernel)
     if header.is_depthwise:
         form = "reversed" if "in_grad" in kernel else "channels"
-        return {form: lambda *sizes, **more: depthwise_work(kernel, codegen, *sizes, **more)}
-    ways = (False, True) if header.trans_b is None else (header.trans_b,)
+        ways = {form: False}
+    else:
+        ways = {"turned" if turned else "plain": turned for turned in (False, True)}
+        ways = {form: turned for form, turned in ways.items() if header.trans_b in (None, turned)}
     return {
-        "turned" if trans_b else "plain": lambda n, k, m, *rest, trans_b=trans_b, **more: matmul_work(
+        form: lambda n, k, m, *rest, trans_b=trans_b, **more: matmul_work(
             kernel, codegen, n, k, m, trans_b, *rest, **more
         )
-        for trans_b in ways
+        for form, trans_b in ways.items()
     }
 
 

@@ -55,7 +55,7 @@ def test_a_block_is_up_to_date(name: str) -> None:
     """If this fails after a change of the model: python -m tools.pages NAME, see the difference."""
     page, _, block = name.partition(".")
     shown = PAGES[page].shown()[block]
-    assert without_rounding(shown) == without_rounding(PAGES[page].made(block))
+    assert without_rounding(shown) == without_rounding(PAGES[page].text_of(block))
 
 
 def test_slow_blocks_are_of_today_or_say_that_they_are_not() -> None:
@@ -135,6 +135,6 @@ def test_a_table() -> None:
 
 def test_a_block_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--print", "paper.peak"]) == 0
-    assert capsys.readouterr().out == PAGES["paper"].made("peak")
+    assert capsys.readouterr().out == PAGES["paper"].text_of("peak")
     with pytest.raises(SystemExit):
         main(["paper.nothing"])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from configs.errors import UnsupportedLayerError
+from configs.errors import InputError, UnsupportedLayerError
 from importers.graph.onnx_file import load_onnx
 from importers.onnx.forward import import_forward
 from pulptrain.__main__ import run
@@ -405,13 +405,13 @@ def test_a_batch_norm_of_any_opset_is_that_of_pytorch(
     ("op", "index", "message"),
     [
         ("GatherND", [[1, 2], [0, 2]], "the indices are not the same for all samples"),
-        ("GatherND", [[1, 2, 0, 3]], "does not fit"),
+        ("GatherND", [[1, 2, 0, 3]], "do not fit dimensions"),
         ("GatherND", [[0, 4], [1, 4]], "outside the dimension"),
-        ("GatherElements", [3, 0], "does not fit"),
-        ("GatherElements", np.zeros((2, 5, 5), int), "does not fit"),
+        ("GatherElements", [3, 0], "do not fit dimensions"),
+        ("GatherElements", np.zeros((2, 5, 5), int), "do not fit dimensions"),
         ("ScatterND", [[0, 1], [0, 1]], "scattering twice to one place"),
-        ("ScatterND", [[0, 1, 1, 1]], "does not fit"),
-        ("ScatterElements", [0], "does not fit"),
+        ("ScatterND", [[0, 1, 1, 1]], "do not fit dimensions"),
+        ("ScatterElements", [0], "do not fit dimensions"),
         ("ScatterElements", [[[1]]], "elements are scattered, but there are indices for 1"),
     ],
 )
@@ -420,6 +420,47 @@ def test_indices_that_no_slice_follows_are_refused(op: str, index: Any, message:
     network = one(op, (2, 4, 5), np.array(index), *updates, **({} if op.endswith("ND") else {"axis": 2}))
     with pytest.raises(UnsupportedLayerError, match=message):
         import_forward(load_onnx(saved(tmp_path, built(network))))
+
+
+IMAGES, ROWS, PLACES = (2, 3, 4, 6), (2, 4, 6), np.zeros((2, 4, 1), np.int64)
+MISTAKES = {
+    "float indices": (
+        one("GatherElements", ROWS, PLACES.astype(np.float32), axis=2),
+        "must be int32 or int64",
+    ),
+    "no updates": (one("ScatterElements", ROWS, PLACES, axis=2), "input 'updates' of the node is missing"),
+    "letters": (one("Einsum", ROWS, np.ones((6, 5), np.float32), equation="bi,ij->bj"), "of 3 and 2 dimen"),
+    "axes": (one("CumSum", ROWS, np.array([1, 2])), "axis of the node is not a number"),
+    "order": (one("LpPool", IMAGES, kernel_shape=[2, 2], p=0), "attribute p of the node is 0"),
+    "window": (one("Col2Im", (2, 8, 4), np.array([4, 4]), np.array([0, 2])), r"the window are \(0, 2\)"),
+    "mode": (
+        one("Resize", IMAGES, None, np.float32([1, 1, 2, 2]), mode="spline"),
+        "use nearest, linear, cubic",
+    ),
+    "scales and sizes": (
+        one("Resize", IMAGES, None, np.float32([1, 1, 2, 2]), np.array([2, 3, 8, 12])),
+        "the node has scales and sizes",
+    ),
+    "too large": (
+        one("Resize", IMAGES, None, np.float32([1, 1, 1e9, 1])),
+        "PULPTRAIN_HOST_MEMORY",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_of_a_node_is_refused_by_name(case: str, tmp_path: Path) -> None:
+    network, message = MISTAKES[case]
+    with pytest.raises(InputError, match=message):
+        import_forward(load_onnx(saved(tmp_path, built(network))))
+
+
+@pytest.mark.parametrize("op", ["RMSNormalization", "SimplifiedLayerNormalization"])
+def test_a_computed_scale_of_a_norm_is_refused(op: str, tmp_path: Path) -> None:
+    nodes = [node("Relu", ["x"], ["h"]), node(op, ["x", "h"], ["z"])]
+    path = saved(tmp_path, model(nodes, [value("x", ROWS)], [value("z", ROWS)], {}, opset=23))
+    with pytest.raises(UnsupportedLayerError, match="input 1 is computed, but must be a constant"):
+        import_forward(load_onnx(path))
 
 
 def test_a_celu_of_no_slope_is_refused(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_gradients_that_rounding_alone_makes_are_decided_in_float64():
         values = {**initial_weights(graph, 0), **model.values, **sample}
         rest = (loss_of(model.spec.loss), model.sources, sample)
         assert not check_module(module, *rest, tensors).passed
-        own = partial(conditioning, graph, {name: values[name] for name in graph.given})
+        own = partial(conditioning, graph, {name: values[name] for name in graph.needed_values})
         check = check_module(module, *rest, tensors, own)
         assert check.passed, check
         assert check.not_in_fp32
@@ -522,6 +522,28 @@ ANOTHER_NETWORK = {
         lambda: With(lambda m, x: (x + torch.where(torch.tensor(EVERY_SECOND), -torch.inf, 0.0)).relu()),
         "before a softmax",
     ),
+    "max_norm": (
+        lambda: With(lambda m, x, e: x + e(torch.tensor([1, 0, 2, 1])), nn.Embedding(4, 6, max_norm=1.0)),
+        "remove max_norm",
+    ),
+    "a number of elements by the numbers": (lambda: With(lambda m, x: x[x > 0].sum() + x), "use torch.where"),
+    "an index outside": (
+        lambda: With(lambda m, x: x + m.own[torch.tensor([0, 9, 1, 2])], own=(4, 6)),
+        "index 9 is out of bounds .* try: correct the call",
+    ),
+    "a row outside": (
+        lambda: With(lambda m, x, e: x + e(torch.tensor([0, 1, 2, 7])), nn.Embedding(4, 6)),
+        "index out of range .* try: correct the call",
+    ),
+    "an index that is a fraction": (
+        lambda: With(lambda m, x: x.index_add(1, torch.tensor([0.5]), x[:, :1])),
+        "index .* try: correct the call",
+    ),
+    "complex numbers": (
+        lambda: With(lambda m, x: torch.where(x > 0, x + 1j, x).real),
+        "as two tensors",
+    ),
+    "the variance of one": (lambda: With(lambda m, x: x / m.own[:1, :1].var(), own=(4, 6)), "below 1"),
     "a query with all keys masked": (
         lambda: With(
             lambda m, x: F.scaled_dot_product_attention(
@@ -538,6 +560,12 @@ def test_what_would_be_trained_otherwise_is_refused_with_a_cure(case):
     make, cure = ANOTHER_NETWORK[case]
     with pytest.raises(UnsupportedLayerError, match=cure):
         from_torch(make(), torch.zeros(4, 6), nn.MSELoss())
+
+
+def test_a_forward_that_only_its_capture_can_compute_is_refused():
+    module = With(lambda m, x: x + torch.ceil(x > 0))
+    with pytest.raises(InputError, match=r"forward fails in PyTorch with torch\.float64 numbers"):
+        agrees(module, from_torch(module, torch.zeros(4, 6), nn.MSELoss()))
 
 
 def test_running_statistics_of_a_norm_called_twice_go_from_call_to_call():

@@ -119,6 +119,12 @@ FUNCTIONS = {
         (4, 6),
         lambda x: x.gather(1, torch.tensor([[[3], [0]]]).expand(2, 2, 6)),
     ),
+    "variance and mean": ((4, 6), lambda x: torch.cat(torch.var_mean(x, 1), 1)),
+    "deviation and mean": (
+        (4, 6),
+        lambda x: torch.cat(torch.std_mean(x, (1, 2), keepdim=True), 1) * x[:, :2],
+    ),
+    "one of variance and mean": ((4, 6), lambda x: torch.var_mean(x, 2)[0]),
     "gather": ((4, 6), lambda x: x.gather(2, torch.tensor([[[5, 0], [1, 1], [2, 4]]]).expand(2, 3, 2))),
     "index_fill by a number in a buffer": (
         (4, 6),
@@ -140,6 +146,8 @@ FUNCTIONS = {
     ),
     "index_add": ((4, 6), lambda x: x.index_add(1, torch.tensor([2, 0]), x[:, 1:3] * x[:, :2])),
     "set in place": ((4, 6), _set_in_place),
+    "windows of a dimension": ((5, 6), lambda x: x.unfold(1, 2, 1) * torch.arange(12.0).view(6, 2)),
+    "windows side by side": ((4, 6), lambda x: x.unfold(-1, 3, 3).square()),
     "cdist": ((4, 6), lambda x: torch.cdist(x, x[:, :3] * 2 + 1)),
     "cdist of sizes": ((4, 6), lambda x: torch.cdist(x, x[:, :3] * 2 + 1, p=1)),
     "aligned corners": ((2, 4, 6), lambda x: F.interpolate(x, (7, 3), mode="bilinear", align_corners=True)),
@@ -245,6 +253,12 @@ def _standardised(m, x):
     return F.linear(x, away / (away.std(1, keepdim=True) + 1e-5))
 
 
+def _standardised_by_both(m, x):
+    """As in Big Transfer (Kolesnikov et al. 2020)."""
+    variance, mean = torch.var_mean(m.own, dim=1, keepdim=True, unbiased=False)
+    return F.linear(x, (m.own - mean) * torch.rsqrt(variance + 1e-6))
+
+
 def _position_bias(m, x):
     """Of attention, from a table by the distance of two places; and from an MLP of constant numbers."""
     places = torch.arange(6)
@@ -277,6 +291,7 @@ ARITHMETIC = {
         lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6)).eval(),
     ),
     "standardised": ((6, 6), _standardised, nn.Identity),
+    "standardised by variance and mean": ((6, 6), _standardised_by_both, nn.Identity),
     "standardised by a batch norm": (
         (6, 6),
         lambda m, x: F.linear(x, F.batch_norm(m.own[None], None, None, training=True, momentum=0.0)[0]),

@@ -106,7 +106,7 @@ def test_a_loss_that_says_nothing_of_its_own_has_no_options():
         (lambda: nn.MSELoss(reduction="none"), "returns a loss per sample"),
         (nn.CTCLoss, "all alignments"),
         (lambda: F.ctc_loss, "all alignments"),
-        (nn.TripletMarginLoss, "missing 2 required positional arguments: 'positive' and 'negative'"),
+        (nn.TripletMarginLoss, "called without the arguments 'positive' and 'negative'"),
         (
             lambda: nn.BCEWithLogitsLoss(torch.ones(2, 1)),
             r"weight of shape \[2, 1\], but the network's output has shape \[2, 4\]",

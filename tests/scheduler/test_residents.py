@@ -69,7 +69,7 @@ def test_with_everything_in_l1_only_first_loads_and_last_stores_remain(model: st
     schedule = schedule_of(model, used_tensors(graph), ROOMY)
     assert schedule.notes == ()
     sizes = {name: tensor.size_bytes for name, tensor in graph.tensors.items()}
-    assert moved_bytes(schedule, to_l1=True) == sum(sizes[name] for name in graph.given)
+    assert moved_bytes(schedule, to_l1=True) == sum(sizes[name] for name in graph.needed_values)
     left = {*graph.results, *graph.updates.values()}
     assert moved_bytes(schedule, to_l1=False) == sum(sizes[name] for name in left)
     usual = schedule_of(model, (), ROOMY)

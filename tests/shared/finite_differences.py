@@ -31,7 +31,7 @@ def check_gradients(name, attributes, inputs, *, batch=2, seed=0, probes=12) -> 
     graph = build_layer_graph(name, attributes, inputs, batch=batch)
     generator = np.random.default_rng(seed)
     values = {}
-    for given in graph.given:
+    for given in graph.needed_values:
         tensor = graph.tensors[given]
         assert is_float(tensor.dtype)
         values[given] = generator.normal(0, 0.7, tensor.shape)
@@ -41,7 +41,7 @@ def check_gradients(name, attributes, inputs, *, batch=2, seed=0, probes=12) -> 
         return float(np.sum(run(graph, changed, is_forward)[graph.output] * seed_gradient))
 
     known = run(graph, values, lambda step: True)
-    pairs = {**graph.gradients, **{x: dx for x, dx in graph.backward.items() if x in graph.given}}
+    pairs = {**graph.gradients, **{x: dx for x, dx in graph.backward.items() if x in graph.needed_values}}
     for tensor, gradient in pairs.items():
         ours = known[gradient]
         assert ours.dtype == np.float64, f"{gradient} lost precision"

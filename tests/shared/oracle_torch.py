@@ -85,7 +85,7 @@ def evaluate_torch(
     `updates` keep weights and optimizer states from one call to the next; without them both start anew.
     """
     iteration = TorchIteration(graph, values, dtype, forced)
-    result = {name: iteration.given(name) for name in graph.given} | iteration.made
+    result = {name: iteration.given(name) for name in graph.needed_values} | iteration.made
     updates = updates or TorchUpdates()
     for op in graph.ops:
         if op.step == "UPD":
@@ -122,7 +122,7 @@ class TorchIteration:
         self.made = run.results()
         for op in graph.ops:
             run.gradient_step(op, self.made)
-        names = {*graph.given, *self.made, *(op["w_updated"] for op in graph.ops if op.step == "UPD")}
+        names = {*graph.needed_values, *self.made, *(op["w_updated"] for op in graph.ops if op.step == "UPD")}
         for name, tensor in graph.tensors.items():
             if tensor.alias_of in names and graph.is_view(name):
                 names.add(name)
@@ -166,7 +166,7 @@ class _Run:
         self.precision = getattr(self.torch, dtype)
         self.tensors: dict[str, Any] = {}
         wanted = {*graph.backward, *graph.gradients}
-        for name in graph.given:
+        for name in graph.needed_values:
             if graph.tensors[name].kind == "optimizer_state":
                 continue
             if is_float(graph.tensors[name].dtype):
@@ -262,7 +262,7 @@ class _Run:
     def results(self) -> dict[str, Array]:
         """What was made of all tensors, and their gradients; what autograd has kept for that is let go."""
         result: dict[str, Array] = {}
-        known = {*self.graph.given, *self.made}
+        known = {*self.graph.needed_values, *self.made}
         for name in list(self.tensors):
             tensor = self.tensors.pop(name)
             if name not in known:

@@ -64,7 +64,7 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
         Refused(
             {"kernel": 3, "padding": 1, "variant": "as-published"},
             ((2, 8, 8),),
-            "does not support all options of this layer",
+            "needs stride 1, padding 0, dilation 1 and CHW",
         ),
         Refused({"kernel": 3, "variant": "fast"}, ((2, 8, 8),), "no variant 'fast'"),
         Refused({"kernel": 3, "out_channels": 4}, ((2, 8, 8),), "unknown key 'out_channels'"),
@@ -247,7 +247,7 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
         Refused(
             {"kernel": 2, "stride": [2, 1], "variant": "as-published"},
             ((1, 8, 8),),
-            "does not support all options of this layer",
+            "needs padding 0 and the same stride",
         ),
         Refused({"kernel": 2, "stride": 0}, ((1, 8, 8),), "stride"),
         Refused({"kernel": 2}, ((8,),), "pooling needs an image"),

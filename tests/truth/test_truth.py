@@ -27,7 +27,7 @@ from trainlib.registry import PRIMITIVES, is_internal
 from trainlib.training.phases import build_training_phases
 from trainlib.training.single import single
 from trainlib.training.training_data import sample_stream
-from truth.source import LAYER, LOSS, OPTIMIZER, alone, as_given
+from truth.source import LAYER, LOSS, OPTIMIZER, alone, as_source_model
 
 pytestmark = pytest.mark.needs_torch
 
@@ -150,7 +150,7 @@ def test_it_finds_the_samples_by_itself(model: str, options: dict) -> None:
     spec = replace(load_model(model), **options)
     graph = build_training_phases(spec).mini_batch
     stream, output = sample_stream(graph, spec, 5), graph.tensors[graph.output].shape
-    fed, other = Fed(as_given(model, **options), 5), Fed(as_given(model, **options), 6)
+    fed, other = Fed(as_source_model(model, **options), 5), Fed(as_source_model(model, **options), 6)
     batches = [next(stream) for _ in range(4)]
     for number in (0, 1, 3):
         assert fed.differences(number, batches[number], [output]) == {}
@@ -175,7 +175,7 @@ def test_it_makes_up_the_same_sequences(words: int) -> None:
     from trainlib.training.samples import sequences
 
     made = sequences(spec.input_shape, 4, words)
-    first = next(Fed(as_given(spec), 0)._samples)
+    first = next(Fed(as_source_model(spec), 0)._samples)
     index = int(re.findall(r"\d+", first[0])[0])
     assert np.array_equal(first[1]["input"], made.train_inputs[index])
     assert first[1]["label"] == made.train_labels[index]
@@ -241,7 +241,9 @@ def test_what_is_computed_again_is_made_of_what_was_computed_again(tmp_path: Pat
     (tmp_path / "twice.yaml").write_text(TWICE)
     prepared = prepare(str(tmp_path / "twice.yaml"), Settings())
     graph, rng = prepared.schedule.graph, np.random.default_rng(0)
-    values = {name: rng.normal(size=graph.tensors[name].shape).astype(np.float32) for name in graph.given}
+    values = {
+        name: rng.normal(size=graph.tensors[name].shape).astype(np.float32) for name in graph.needed_values
+    }
     seen = evaluate(graph, values)
     seen["fc.out.again"] = np.nextafter(seen["fc.out"], np.float32(9))
     made = Iteration(prepared.given(), values, seen).made

@@ -726,7 +726,7 @@ def instead(text: str, _: str) -> str:
     return text
 
 
-def said(ended: subprocess.CompletedProcess[str]) -> str:
+def first_finding(ended: subprocess.CompletedProcess[str]) -> str:
     """What a failed check says first, in a word or two: the seed, and the tensor or the reason."""
     if not ended.returncode:
         return "passes"
@@ -769,7 +769,7 @@ def try_breaks(out: Path) -> int:
         for item in (item for item in BREAKS if item.export == name):
             broken(out / name, out / "broken", item.file, item.applied)
             ended = check(out / "broken")
-            verdict = said(ended)
+            verdict = first_finding(ended)
             right = (ended.returncode == 0) == bool(item.harmless) and "compile" not in verdict
             unlike += not right
             print(f"{'' if right else 'UNLIKE '}{item}: {verdict}", flush=True)
@@ -794,7 +794,7 @@ def try_orders(out: Path, name: str, every: int) -> int:
     for what, changed in orders:
         broken(out / name, out / "broken", "network.c", partial(instead, changed))
         ended = check(out / "broken")
-        verdict = said(ended)
+        verdict = first_finding(ended)
         if not ended.returncode and check(out / "broken", "SANITIZE=thread").returncode:
             verdict = "ONLY THE THREAD SANITIZER"
             unseen += 1

@@ -34,7 +34,7 @@ from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.numerics import widened
 from trainlib.ir.steps import KernelCall, KernelChoice, find_part
 from trainlib.ir.varying import Varying
-from trainlib.kernels.catalogue import depthwise_names, depthwise_work, kernel_names, matmul_work
+from trainlib.kernels.catalogue import depthwise_names, kernel_names, matmul_work
 from trainlib.kernels.library import FP32_BYTES, LIBRARY
 from trainlib.primitives.definition import DrawnInput, LayerPrimitive, OptimizerPrimitive
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering
@@ -182,7 +182,7 @@ def _graphs() -> Iterator[tuple[TrainingGraph, dict[str, Any]]]:
             gradient_steps.clip_gradients_by_norm(update, 1.0),
             gradient_steps.average_weights(update, 0.5),
         ):
-            given = {name: graph.tensors[name] for name in graph.given}
+            given = {name: graph.tensors[name] for name in graph.needed_values}
             yield (
                 graph,
                 {
@@ -199,7 +199,7 @@ def _activations(layer: object, made: Single, generator: np.random.Generator) ->
     """
     cases = [example.cases for example in getattr(layer, "examples", ())]
     elementwise = any(isinstance(lowering_of(op), ElementwiseLowering) for op in made.graph.ops)
-    for name in made.graph.given if isinstance(layer, LayerPrimitive) and elementwise else ():
+    for name in made.graph.needed_values if isinstance(layer, LayerPrimitive) and elementwise else ():
         number = int(name.removeprefix("x") or 0) if re.fullmatch(r"x\d*", name) else -1
         drawn = [case[number] for case in cases if 0 <= number < len(case)]
         if any(case.dtype is None and case.low < 0 < case.high and not case.distinct for case in drawn):
@@ -302,10 +302,7 @@ def _of_matmuls() -> Iterator[Called]:
             tile = _Tile({name: np.ones(shape, np.float32) for name, shape in arrays.items()})
             places = [tile.places[name] for name in arrays]
             addresses = [place.address for place in places]
-            if header.is_depthwise:
-                team = depthwise_work(kernel, CODEGEN, n, k, m, cores, *addresses)
-            else:
-                team = matmul_work(kernel, CODEGEN, n, k, m, trans_b, cores, *addresses)
+            team = matmul_work(kernel, CODEGEN, n, k, m, trans_b, cores, *addresses)
             effect = Effect(tuple(places[:2]), (places[2],), lambda _: ())
             yield from _as_c(Compute(0, team=team, effect=effect), _NO_OP, tile.image.tobytes())
 

@@ -36,7 +36,7 @@ def archive_subject(generator: Random, base: Callable[[], Mapping[str, bytes]]) 
         words: tuple[str, ...] = ("run", "simple-mlp", "--cores", "2", "--no-cache")
     else:
         case = generator.choice(cases())
-        arrays = {name: np.asarray(array) for name, array in case.made.values.items()}
+        arrays = {name: np.asarray(array) for name, array in case.single.values.items()}
         words = tuple(case.words(generator))
     for _ in range(generator.choice((1, 1, 1, 2, 2, 3))):
         _change(arrays, generator)

@@ -25,13 +25,13 @@ class Case:
     batch: int
 
     @cached_property
-    def made(self) -> Single:
+    def single(self) -> Single:
         """Its graph, and what is given to it."""
         return single(self.primitive, dict(self.options), self.inputs, batch=self.batch)
 
     def words(self, generator: Random) -> list[str]:
         """The command line of one of its steps."""
-        steps: Sequence[str] = [op.step.lower() for op in self.made.graph.ops] or ["fw"]
+        steps: Sequence[str] = [op.step.lower() for op in self.single.graph.ops] or ["fw"]
         result = ["primitive", self.primitive, "--step", generator.choice(steps)]
         result += ["--batch", str(self.batch)] if self.batch > 1 else []
         for case in self.inputs:

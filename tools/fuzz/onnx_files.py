@@ -154,7 +154,9 @@ def _models() -> Mapping[str, bytes]:
             for name, shape in shapes.items()
         ]
 
-    def made(nodes: list[Any], shape: Sequence[int], initializers: list[Any], labels: bool = False) -> bytes:
+    def model_bytes(
+        nodes: list[Any], shape: Sequence[int], initializers: list[Any], labels: bool = False
+    ) -> bytes:
         inputs = [helper.make_tensor_value_info("x", 1, shape)]
         inputs += [helper.make_tensor_value_info("t", 7, shape[:1])] if labels else []
         output = helper.make_tensor_value_info("z", 1, None)
@@ -167,7 +169,7 @@ def _models() -> Mapping[str, bytes]:
     ones = numpy_helper.from_array(np.ones(4, np.float32), "v")
     integers = numpy_helper.from_array(np.array([1, 4, 2]), "to")
     return {
-        "cnn": made(
+        "cnn": model_bytes(
             [
                 node("Conv", ["x", "w", "b"], ["c"], kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2]),
                 node("BatchNormalization", ["c", "g", "b", "b", "v"], ["n"], epsilon=1e-5),
@@ -182,7 +184,7 @@ def _models() -> Mapping[str, bytes]:
                 ones,
             ],
         ),
-        "attention": made(
+        "attention": model_bytes(
             [
                 node("LayerNormalization", ["x", "g", "s"], ["n"], axis=-1),
                 node("Transpose", ["n"], ["t"], perm=[0, 2, 1]),
@@ -199,7 +201,7 @@ def _models() -> Mapping[str, bytes]:
             [1, 2, 4],
             [*weights(g=(4,), s=(4,), fc=(2, 3)), integers],
         ),
-        "training": made(
+        "training": model_bytes(
             [
                 node("Gemm", ["x", "w", "b"], ["h"], transB=1),
                 node("Relu", ["h"], ["r"]),

@@ -108,7 +108,7 @@ def carried_out(page: str, blocks: Sequence[str], print_only: bool) -> str:
     """Write blocks of a page, or return their text; in a process of its own where there are several pages."""
     item = all_pages()[page]
     if print_only:
-        return "".join(item.made(each) for each in blocks)
+        return "".join(item.text_of(each) for each in blocks)
     item.write(blocks)
     return ""
 

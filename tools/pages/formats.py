@@ -15,7 +15,7 @@ TRACE = {
     "end_cycles": "first cycle after it; slices of a track never overlap",
     "duration_cycles": "their difference",
     "kind": "`compute` (a core issues instructions), `transfer` (bytes move), or a stall word",
-    "op": "layer",
+    "op": "name of the layer; `op` and `step` together name the op, as `conv1.FW`",
     "step": "FW, LOSS, IG, WG, UPD or another step",
     "tile": "number of the tile; -1: of the whole op",
     "what": "kernel or buffer",

@@ -53,7 +53,7 @@ class Page:
         stamps = {match[1]: match[2] for match in _BLOCK.finditer(self._text())}
         return [name for name in self.rests_on if stamps[name] != self._stamp(name)]
 
-    def made(self, name: str) -> str:
+    def text_of(self, name: str) -> str:
         """A block as it should be."""
         text = self.blocks[name]()
         return text if text.endswith("\n") else text + "\n"
@@ -67,7 +67,7 @@ class Page:
 
     def _block(self, name: str) -> str:
         stamp = f" of {self._stamp(name)}" if name in self.rests_on else ""
-        return f"<!-- block: {name}{stamp} -->\n{self.made(name)}<!-- end -->\n"
+        return f"<!-- block: {name}{stamp} -->\n{self.text_of(name)}<!-- end -->\n"
 
     def _stamp(self, name: str) -> str:
         text = json.dumps(self.rests_on[name](), sort_keys=True)

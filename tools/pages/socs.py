@@ -82,12 +82,12 @@ def _changes(base: dict[str, ParameterTree], trees: dict[str, ParameterTree]) ->
     """What a preset says otherwise than the base: another value, or another source for the same value."""
     rows = []
     for path, parameter in trees["rtl"].items():
-        if any(_said(base[profile][path]) != _said(trees[profile][path]) for profile in PROFILES):
+        if any(_cell(base[profile][path]) != _cell(trees[profile][path]) for profile in PROFILES):
             rows.append((f"`{path}`", *_values(trees, path), parameter.unit, _sources(trees, path)))
     return table(("parameter", *PROFILES, "unit", "source"), rows)
 
 
-def _said(parameter: Parameter) -> tuple[Value, str, bool]:
+def _cell(parameter: Parameter) -> tuple[Value, str, bool]:
     return parameter.value, parameter.source, parameter.assumed
 
 

@@ -305,7 +305,7 @@ def _worse() -> list[str]:
     """Each figure of ours that is above the published one."""
     found = {
         f"{NAMES[row['model']]} {how}: {_percent(ours[key] / 1024 / _peak_kib(row))} of the published peak "
-        f"of {_peak_kib(row):,.0f} KiB": None
+        f"of {_peak_kib(row):,.0f} KiB ({row['id']})": None
         for row, ours in _of_kind("step")
         for key, how in (("peak_bytes", "without a search"), ("accumulated_bytes", "with accumulators"))
         if _peak_kib(row) and ours[key] > 1024 * _peak_kib(row)
@@ -318,7 +318,7 @@ def _worse() -> list[str]:
     for row, ours in _of_kind("point"):
         for key, (how, *_) in WAYS.items():
             if key in ours and "cycles" not in ours[key]:
-                where = f"{row['peak_kib']} KiB in {ours[key]['seconds']:.0f} s"
+                where = f"{row['peak_kib']} KiB (a search of {ours[key]['seconds']:.0f} s)"
                 found[f"{NAMES[row['model']]} ({how}): no plan found for {where}"] = None
     for key, (theirs, here) in _added().items():
         if here > theirs:

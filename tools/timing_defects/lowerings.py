@@ -13,8 +13,7 @@ from tools.timing_defects.change import Change, Replacement, around, registrar
 from trainlib.ir.steps import KernelCall, Scratch, TileTask
 from trainlib.kernels import catalogue, expressions
 from trainlib.primitives.attention import softmax
-from trainlib.primitives.contractions import conv_nests, pointwise
-from trainlib.primitives.contractions.conv_im2col import Im2col
+from trainlib.primitives.contractions import conv_im2col, conv_nests, pointwise
 from trainlib.primitives.lowering import calls, elementwise, forks, placed
 from trainlib.primitives.lowering.axes import NOWHERE
 from trainlib.primitives.lowering.calls import transpose_call
@@ -30,11 +29,11 @@ Calls = tuple[KernelCall, ...]
 def _convolutions(result: str, other: Callable[[Calls], Calls]) -> list[Replacement]:
     """The tiles of convolutions by im2col that write `result`, with `other` kernel calls."""
 
-    def wrong(right: Any, self: Im2col, cut: Any) -> Any:
-        task = right(self, cut)
+    def wrong(right: Any, cut: Any) -> Any:
+        task = right(cut)
         return task.but(calls=other(task.calls)) if cut.space.result == result else task
 
-    return around(Im2col, "task", wrong)
+    return around(conv_im2col, "task", wrong)
 
 
 def _twice(found: Sequence[KernelCall], kernel: str) -> Calls:
@@ -78,8 +77,8 @@ _defect("trainlib/primitives/contractions/conv_im2col.py", "IG of a convolution 
 
 @_defect("trainlib/primitives/contractions/conv_im2col.py", "WG of a convolution transposes dy needlessly")
 def _needless_transpose() -> Sequence[Replacement]:
-    def wrong(right: Any, self: Im2col, cut: Any) -> Any:
-        task = right(self, cut)
+    def wrong(right: Any, cut: Any) -> Any:
+        task = right(cut)
         if cut.space.result != "dw" or cut.op.attributes["layout"] == "HWC":
             return task
         co, positions = cut.count("co"), cut.count("ho", "wo")
@@ -87,7 +86,7 @@ def _needless_transpose() -> Sequence[Replacement]:
         scratch = (*task.scratch, Scratch("turned", (positions, co)))
         return task.but(scratch=scratch, calls=(turn, *task.calls))
 
-    return around(Im2col, "task", wrong)
+    return around(conv_im2col, "task", wrong)
 
 
 _defect("trainlib/primitives/contractions/conv_calls.py", "the bias of a convolution is added in two forks")(

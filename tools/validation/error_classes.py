@@ -36,7 +36,7 @@ from scheduler.validation.error_bars import (
     machine_key,
     op_key,
 )
-from tools.validation.error_rows import ROOT, STEPS, STEPS_WARM, ErrorRow, kept
+from tools.validation.error_rows import ROOT, STEPS, STEPS_WARM, ErrorRow, stored
 from trainlib.kernels.library import LIBRARY
 from trainlib.kernels.nodes import codes
 
@@ -218,7 +218,7 @@ def _model(row: ErrorRow) -> str:
 @cache
 def held_out_today() -> Mapping[str, list[Held]]:
     """`held_out` of the rows that are kept."""
-    return held_out(kept())
+    return held_out(stored())
 
 
 def _is_iteration(row: ErrorRow) -> bool:
@@ -243,4 +243,4 @@ def text_of(table: ErrorTable) -> str:
 
 
 if __name__ == "__main__":
-    TABLE.write_text(text_of(table_of(kept())), encoding="utf-8")
+    TABLE.write_text(text_of(table_of(stored())), encoding="utf-8")

@@ -195,7 +195,7 @@ def write(rows: Iterable[ErrorRow]) -> None:
 
 
 @cache
-def kept() -> tuple[ErrorRow, ...]:
+def stored() -> tuple[ErrorRow, ...]:
     """The rows as they were written."""
     with gzip.open(FILE, "rt", encoding="utf-8", newline="") as file:
         return tuple(_row(cells) for cells in csv.DictReader(file))

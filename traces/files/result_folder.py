@@ -63,7 +63,7 @@ def _refuse_foreign_folder(folder: Path, name: str, option: str) -> None:
             f"{name!r} has files that pulptrain did not write, e.g. {others[0]}; results need a separate "
             "folder",
             where=option,
-            cure=f"use a separate folder: {Path(name) / 'out'}",
+            cure=f"use a new folder, e.g. {option} {Path(name) / 'new'}",
         )
 
 
@@ -132,7 +132,9 @@ def read_json(path: Path, again: str) -> dict[str, Any]:
         raise InputError(f"cannot read {path}: {error.strerror}", cure=cure) from error
     except (ValueError, RecursionError) as error:
         raise InputError(
-            f"the file is not valid JSON: {error}", where=str(path), cure=f"run `{again}` again"
+            f"the file is not valid JSON: {str(error).partition(';')[0]}",
+            where=str(path),
+            cure=f"run `{again}` again",
         ) from error
     if not isinstance(content, dict):
         raise InputError("the file does not hold a JSON object", where=str(path), cure=f"run `{again}` again")

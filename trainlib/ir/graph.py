@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import structs
 
 from configs.dtypes import FP32, DType, dtype_of
-from configs.values import Struct
+from configs.values import Struct, replace
 
 FED_KINDS = ("input", "label", "random")
 """New values in every iteration: the sample, and random numbers (dropout masks)."""
@@ -203,7 +203,7 @@ class TrainingGraph(Struct, frozen=True):
         )
 
     @property
-    def given(self) -> tuple[str, ...]:
+    def needed_values(self) -> tuple[str, ...]:
         """Names of all tensors that need a value before an iteration."""
         return self.of_kind(*GIVEN_KINDS)
 
@@ -252,3 +252,25 @@ class TrainingGraph(Struct, frozen=True):
         while tensor.alias_of is not None:
             tensor = self.tensors[tensor.alias_of]
         return tensor.name
+
+    def of_ops(self, ops: Sequence[Op], beside: Sequence[str] = ()) -> TrainingGraph:
+        """Some of the ops, the tensors they touch, those `beside`, and what all of these are views of."""
+        written = {name for op in ops for name in op.outputs}
+        touched = [*written, *(name for op in ops for name in op.inputs), *beside]
+        for name in touched:
+            source = self.tensors[name].alias_of
+            touched += [source] if source is not None else []
+        used = set(touched)
+        return replace(
+            self,
+            tensors={name: tensor for name, tensor in self.tensors.items() if name in used},
+            ops=tuple(ops),
+            labels=tuple(name for name in self.labels if name in used),
+            losses=tuple(name for name in self.losses if name in written),
+            weights=tuple(name for name in self.weights if name in used),
+            gradients={weight: name for weight, name in self.gradients.items() if name in written},
+            backward={name: gradient for name, gradient in self.backward.items() if gradient in used},
+            draws={name: draw for name, draw in self.draws.items() if name in used},
+            kept=tuple(name for name in self.kept if name in used),
+            parts={name: part for name, part in self.parts.items() if name in used},
+        )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of kernels, and the array layouts of those that share one: matmuls, vectors, rows, im2row.
+"""Names of kernels, and the array layouts of those that share one: matmuls, and loops.
 
 All matrices and tensors are C-contiguous. Addresses are L1 byte addresses. Sizes are numbers of elements.
 The loop nests come from `configs/kernels/<codegen>/*.yaml`, whose language is described in
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from arch.spec.isa import TeamWork
-from configs.dtypes import BY_WORD, FP16, FP32
+from configs.dtypes import BY_WORD, FP16
 from configs.errors import InputError
 from trainlib.kernels.kernel_file import suggestion
 from trainlib.kernels.library import LIBRARY, Header, Kernel, KernelLibrary
@@ -89,9 +89,10 @@ def matmul_work(
 ) -> TeamWork:
     """C[N,M] = A[N,K] . B[K,M], or A . B^T with B[M,K] when `trans_b`, on `cores` cores.
 
-    With `accumulate` the product is added to C (see `trainlib.kernels.accumulate`). `element_bytes` is the
-    size of the data, if it is not that of the kernel: see `team_work`. Raises InputError for an unknown
-    kernel or codegen, sizes below 1, data the kernel has no form for and a transposition it does not do.
+    A depthwise kernel: C[n,m] = sum over k of A[n,k] B[m,n,k], n channels, k taps, m positions. With
+    `accumulate` the product is added to C (see `trainlib.kernels.accumulate`). `element_bytes` is the size of
+    the data, if it is not that of the kernel: see `team_work`. Raises InputError for an unknown kernel or
+    codegen, sizes below 1, data the kernel has no form for and a transposition it does not do.
     """
     positive("matmul", n=n, k=k, m=m, cores=cores)
     size = element_bytes or library.header(codegen, kernel).element_bytes
@@ -102,60 +103,20 @@ def matmul_work(
             where="kernel",
             cure=f"{'add' if nest.header.trans_b else 'remove'} --trans-b",
         )
+    sizes = {"N": n, "K": k, "M": m}
+    if nest.header.is_depthwise:
+        of_b: tuple[int, ...] = (1, k, n * k)
+    else:
+        sizes, of_b = {**sizes, "trans_b": int(trans_b)}, (1, k) if trans_b else (m, 1)
     arrays = {
         "A": Array(a_address, (k, 1), size),
-        "B": Array(b_address, (1, k) if trans_b else (m, 1), size),
+        "B": Array(b_address, of_b, size),
         "C": Array(c_address, (m, 1), size),
     }
-    sizes = {"N": n, "K": k, "M": m, "trans_b": int(trans_b)}
     return team_work(
         codegen,
         nest.header.name,
         sizes,
-        arrays,
-        cores,
-        macs=n * k * m,
-        element_bytes=size,
-        library=library,
-        accumulate=accumulate,
-    )
-
-
-def depthwise_work(
-    kernel: str,
-    codegen: str,
-    n: int,
-    k: int,
-    m: int,
-    cores: int,
-    a_address: int,
-    b_address: int,
-    c_address: int,
-    *,
-    library: KernelLibrary = LIBRARY,
-    accumulate: bool = False,
-) -> TeamWork:
-    """Depthwise matmul C[n,m] = sum over k of A[n,k] B[m,n,k]: n channels, k taps, m positions, fp32.
-
-    `kernel` is one of `depthwise_names`. Raises InputError for unknown kernel or codegen and sizes below 1.
-    """
-    positive("depthwise", n=n, k=k, m=m, cores=cores)
-    nest = library.kernel(codegen, kernel, accumulate=accumulate)
-    if not nest.header.is_depthwise:
-        names = depthwise_names(codegen)
-        raise InputError(
-            f"kernel '{kernel}' is not a depthwise kernel", where="kernel", cure=suggestion(kernel, names)
-        )
-    size = nest.header.element_bytes
-    arrays = {
-        "A": Array(a_address, (k, 1), size),
-        "B": Array(b_address, (1, k, n * k), size),
-        "C": Array(c_address, (m, 1), size),
-    }
-    return team_work(
-        codegen,
-        kernel,
-        {"N": n, "K": k, "M": m},
         arrays,
         cores,
         macs=n * k * m,
@@ -206,65 +167,9 @@ def loop_work(
     return team_work(codegen, name, sizes, arrays, cores, element_bytes=size, library=library), address
 
 
-IM2ROW_SIZES = ("ci", "hi", "wi", "hk", "wk", "ho", "wo", "stride")
-
-
-def im2row_work(
-    codegen: str,
-    *,
-    mode: str,
-    pads: tuple[int, int, int, int],
-    cores: int,
-    source_address: int,
-    target_address: int,
-    element_bytes: int = FP32.bytes,
-    columns: bool = False,
-    **sizes: int,
-) -> TeamWork:
-    """Unroll patches of a CHW tensor into rows, split over its channels; `sizes` are `IM2ROW_SIZES`.
-
-    mode "FW": input[ci,hi,wi] -> rows[ho*wo, ci*hk*wk], padded by `pads` (up, down, left, right), or the
-    transpose of that if `columns` (im2col, which no layer of ours asks for). mode "IG": output
-    gradient[ci,ho,wo] (ci is its number of channels) -> rows[hi*wi, ci*hk*wk]. Raises InputError.
-    """
-    if mode not in ("FW", "IG"):
-        raise InputError(
-            f"unknown im2row mode '{mode}'", where="im2row", cure="use FW (forward) or IG (input gradient)"
-        )
-    ci, hi, wi, hk, wk, ho, wo, stride = (sizes[name] for name in IM2ROW_SIZES)
-    positive("im2row", **sizes, cores=cores)
-    patch = ci * hk * wk
-    rows_wide, source = (wo, (hi, wi)) if mode == "FW" else (wi, (ho, wo))
-    target = (patch * rows_wide, patch, hk * wk, wk, 1)
-    if columns:
-        target = (hk * wk * ho * wo, wk * ho * wo, ho * wo, wo, 1)
-    arrays = {
-        "X": Array(source_address, (source[0] * source[1], source[1], 1), element_bytes),
-        "R": Array(target_address, target, element_bytes),
-    }
-    sizes = {name: sizes[name] for name in IM2ROW_SIZES} | {"cores": cores, "padded": int(any(pads))}
-    # In IG every element of the output gradient is read once per kernel position that reaches the input.
-    rows_in, cols_in = inside(ho, hk, hi, stride, pads[0]), inside(wo, wk, wi, stride, pads[2])
-    rows, cols = (ho * hk, wo * wk) if mode == "FW" else (hi * hk, wi * wk)
-    sizes |= {"rows_in": rows_in, "rows_out": max(rows - rows_in, 0)}
-    sizes |= {"cols_in": cols_in, "cols_out": max(cols - cols_in, 0)}
-    nest = "im2col" if columns else "im2row_fw" if mode == "FW" else "im2row_ig"
-    return team_work(codegen, nest, sizes, arrays, cores, element_bytes=element_bytes)
-
-
-def inside(outputs: int, taps: int, inputs: int, stride: int, pad: int) -> int:
-    """Pairs (output position, kernel position) along one axis that read inside the input."""
-    count = 0
-    for tap in range(taps):
-        first = max(0, -(-(pad - tap) // stride))
-        last = min(outputs - 1, (inputs - 1 + pad - tap) // stride)
-        count += max(0, last - first + 1)
-    return count
-
-
 def _matmul(library: KernelLibrary, codegen: str, name: str, accumulate: bool) -> Kernel:
     kernel = library.kernel(codegen, name, accumulate=accumulate)
-    if not kernel.header.is_matmul:
+    if not (kernel.header.is_matmul or kernel.header.is_depthwise):
         matmuls = [item for item in library.kernel_names(codegen) if library.header(codegen, item).is_matmul]
         raise InputError(f"'{name}' is not a matmul kernel", where="kernel", cure=suggestion(name, matmuls))
     return kernel

@@ -320,12 +320,12 @@ class Expander:
         sizes = tuple([array.element_bytes for array in given])
         widths_bytes = self._given.get(sizes)
         if widths_bytes is None:
-            widths_bytes = self._given[sizes] = self._given_widths(arrays)
+            widths_bytes = self._given[sizes] = self._checked_widths(arrays)
         units_bytes = tuple([array.element_bytes * unit for array in given for unit in array.strides])
         addresses = {name: array.address for name, array in zip(self._arrays, given, strict=True)}
         return Placed(units_bytes, max(map(abs, units_bytes), default=0), widths_bytes, addresses)
 
-    def _given_widths(self, arrays: Mapping[str, Array]) -> tuple[int, ...]:
+    def _checked_widths(self, arrays: Mapping[str, Array]) -> tuple[int, ...]:
         """`_Layout.widths_bytes`. Raises InputError for elements narrower than the text's access to them."""
         given = list(self._widths_bytes)
         for index, access in enumerate(self.nest.accesses):

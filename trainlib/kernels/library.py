@@ -543,7 +543,11 @@ def _header(file: Traversable, codegen: str) -> Header:
         problem = (
             "the file has " + ("both 'nest' and" if "nest" in values else "neither 'nest' nor") + " 'listing'"
         )
-        raise ConfigError(problem, where=section.file, cure="write one of the two keys")
+        raise ConfigError(
+            problem,
+            where=section.file,
+            cure="write one: loops and instructions, or the path of a disassembly (docs/kernels.md)",
+        )
     arrays = _part(section, "arrays")
     for array, indices in arrays.values.items():
         if type(indices) is not int or indices < 1:

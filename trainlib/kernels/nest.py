@@ -238,7 +238,10 @@ class _Parser:
         self.loops.pop()
         self.registers.previous = None
         if kind == "branch" and not (body and isinstance(body[-1], Code) and _is_branch(body[-1])):
-            raise self.fail("a branch loop must end with its closing B", "end the body with B, or use 'hw'")
+            raise self.fail(
+                "a loop of kind 'branch' must end with B, its branch instruction",
+                "add B at the end of the body, or use kind 'hw' (hardware loop)",
+            )
         return Counted(_trips(length, step), kind != "branch", body)
 
     def difference(self, first: Linear, last: Linear) -> Sum:
@@ -273,21 +276,29 @@ class _Parser:
         match = _CODE.match(self.text, self.position)
         if match is None or match.group(1) not in CODES:
             bad = self.text[self.position : self.position + 8].split()[0]
-            raise self.fail(f"unknown instruction code '{bad}'", f"use one of {' '.join(CODES)}")
+            listed = ", ".join(f"{letter} ({op.name.lower()})" for letter, op in CODES.items())
+            raise self.fail(
+                f"unknown instruction code '{bad[0]}' in '{bad}'", f"use one of {listed}; docs/kernels.md"
+            )
         letter, increment, width, uses_load = match.groups()
         op = CODES[letter]
         self.position = match.end()
         self.repeats("1")
         memory = op in (Op.LOAD, Op.STORE)
         if (increment or width) and not memory:
-            raise self.fail(f"'{match.group()}' is not an access to memory", "use + and widths with L or S")
+            raise self.fail(
+                f"'{match.group()}' has a + (next address) or a width, but does not access memory",
+                f"write '{letter}', or use L (load) or S (store)",
+            )
         if width and int(width) not in (1, 2, 4):
             raise self.fail(f"'{match.group()}' accesses {width} bytes", "use a width of 1, 2 or 4")
         stream = self.access() if memory and self.accept(":") else -1
         uses_load = uses_load or ("'" if self.accept("'") else None)
         before = self.registers.previous
         if uses_load and (before is None or before.op not in (Op.LOAD, Op.LOAD_L2, Op.MUL)):
-            raise self.fail(f"no load or multiply right before '{letter}''", "remove the quote")
+            raise self.fail(
+                f"the mark ' of '{letter}'' needs a load or multiply right before", "remove the mark '"
+            )
         taken, taken_if = self.direction(op)
         named = self.named_registers()
         instruction = self.registers.instruction(op, bool(uses_load), int(width or 4), stream, named)
@@ -300,7 +311,7 @@ class _Parser:
             if number is None or not number.group().isdigit() or not number.group().strip("0"):
                 raise self.fail("no number after '*'", "write how often to repeat, 1 or more")
             if stream >= 0:
-                raise self.fail("'*' cannot repeat an access with an address", "write every access itself")
+                raise self.fail("'*' cannot repeat an access to A, B or C", "write each access on its own")
             self.position = number.end()
             codes += [
                 Code(self.registers.instruction(op, False, int(width or 4), -1))

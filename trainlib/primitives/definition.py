@@ -88,11 +88,12 @@ class Variant(Struct, frozen=True):
     """Another lowering of a step: the same results from the same tensors, by other loops.
 
     `offered(attributes)` says whether it can do an op with these attributes (published code often knows
-    neither stride nor padding).
+    neither stride nor padding), `needs` the same in words, for messages.
     """
 
     lowering: StepLowering
     offered: Callable[[Mapping[str, Any]], bool] = lambda attributes: True
+    needs: str = ""
 
 
 class Step(Struct, frozen=True):
@@ -295,13 +296,14 @@ class AsPublished(Struct, frozen=True):
 
     `steps` replace those of the same name or are added to them: they read or write other tensors (the input
     again in place of a saved mask, a copy in place of a view). `options` are set where the layer does not say
-    them (an approximation). `offered(attributes)` says whether it can do a layer with these attributes.
-    What differs in cost only is a `Variant` of a step.
+    them (an approximation). `offered(attributes)` says whether it can do a layer with these attributes,
+    `needs` the same in words, for messages. What differs in cost only is a `Variant` of a step.
     """
 
     steps: tuple[Step, ...] = ()
     options: Mapping[str, Any] = {}
     offered: Callable[[Mapping[str, Any]], bool] = lambda attributes: True
+    needs: str = ""
 
 
 class LayerPrimitive(Struct, frozen=True):
@@ -352,10 +354,21 @@ class LayerPrimitive(Struct, frozen=True):
             return True
         return any(name in step.offered(attributes) for step in self.steps)
 
+    def needs_of(self, name: str) -> str:
+        """What a layer needs for a variant, in words."""
+        of_layer = self.published.needs if name == AS_PUBLISHED and self.published is not None else ""
+        of_steps = [step.variants[name].needs for step in self.steps if name in step.variants]
+        return next(filter(None, [of_layer, *of_steps]), "other options")
+
     @property
     def is_view(self) -> bool:
         """Whether the output is only the input in another shape."""
         return not any(step.name == "FW" for step in self.steps)
+
+    @property
+    def counts_only(self) -> bool:
+        """Whether no step reads the input: it only says how many samples there are, and has no gradient."""
+        return not self.is_view and not any(role[0] == "x" for step in self.steps for role in step.reads)
 
 
 class LabelValues(Struct, frozen=True):

@@ -73,7 +73,7 @@ class OpTruth:
         self.contracts = macs > 0
         """Whether it is a sum of products, whose elements have no rounding in common."""
         self._pieces = _pieces(op, tensors)
-        made = self._made(self._pieces[0])
+        made = self._outputs(self._pieces[0])
         self.single = any(array.dtype == np.float32 for array in made.values())
         """Whether its reference computes in fp32 whatever it is given: the bit tricks of PULP-TrainLib."""
         self.names = tuple(made)
@@ -88,7 +88,7 @@ class OpTruth:
         """All of an output, float64 or integers."""
         if self._whole is not None:
             return self._whole[name]
-        parts = [_exact(self._made(piece))[name].reshape(-1) for piece in self._pieces]
+        parts = [_exact(self._outputs(piece))[name].reshape(-1) for piece in self._pieces]
         return (parts[0] if name in self._numbers else np.concatenate(parts)).reshape(self._shapes[name])
 
     @cached_property
@@ -144,7 +144,7 @@ class OpTruth:
     def parts(self, nudges: int) -> Iterator[TruthSlice]:
         """Every output, part by part, in the order of its elements."""
         for piece in self._pieces:
-            made = self._whole if self._whole is not None else _exact(self._made(piece))
+            made = self._whole if self._whole is not None else _exact(self._outputs(piece))
             gains = self.gains(nudges) if self._whole is not None else self._moved(piece, made, nudges)
             for name, array in made.items():
                 if piece.start and name in self._numbers:
@@ -179,7 +179,7 @@ class OpTruth:
             for role, array in self.inputs.items()
         }
 
-    def _made(self, piece: slice) -> dict[str, Array]:
+    def _outputs(self, piece: slice) -> dict[str, Array]:
         return _reference(self.op, {role: exact(array) for role, array in self._inputs(piece).items()})
 
     @np.errstate(all="ignore")

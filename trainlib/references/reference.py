@@ -19,13 +19,13 @@ from trainlib.registry import step_of
 
 def check_values(graph: TrainingGraph, values: Mapping[str, Array]) -> None:
     """Every given tensor has a value that `check_given` accepts; InputError otherwise."""
-    for name in graph.given:
+    for name in graph.needed_values:
         if name not in values:
             raise InputError(f"tensor '{name}' has no value", where=graph.name, cure=f"pass '{name}', too")
-    check_given(graph, {name: values[name] for name in graph.given})
+    check_values_of(graph, {name: values[name] for name in graph.needed_values})
 
 
-def check_given(graph: TrainingGraph, values: Mapping[str, Array]) -> None:
+def check_values_of(graph: TrainingGraph, values: Mapping[str, Array]) -> None:
     """Values of some tensors: right shape, no NaN. InputError names tensor and first op reading it."""
     for name, array in values.items():
         tensor = graph.tensors[name]
@@ -78,7 +78,7 @@ def evaluate(
     InputError if a value is missing or wrong (`check_given`), and if an op makes an infinity or a NaN.
     """
     check_values(graph, values)
-    evaluated = {name: values[name] for name in graph.given}
+    evaluated = {name: values[name] for name in graph.needed_values}
     views = views_of(graph)
     complete(views, evaluated)
     for op in graph.ops:

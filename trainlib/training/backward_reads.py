@@ -39,7 +39,7 @@ def readable(layer: LayerSpec, of_model: str | None) -> list[str]:
     return sorted({WORDS.get(role, role) for role in roles} & {"input", "output", "mask"})
 
 
-def wanted_reads(layers: Iterable[LayerSpec], of_model: str | None) -> dict[str, str]:
+def requested_reads(layers: Iterable[LayerSpec], of_model: str | None) -> dict[str, str]:
     """Layer -> what its backward step is to read (`backward_reads`). Raises `ConfigError` where it cannot."""
     wanted: dict[str, str] = {}
     for layer in layers:
@@ -55,7 +55,7 @@ def wanted_reads(layers: Iterable[LayerSpec], of_model: str | None) -> dict[str,
     return wanted
 
 
-def read_what_is_kept(graph: TrainingGraph, wanted: Mapping[str, str]) -> TrainingGraph:
+def read_fewest_bytes(graph: TrainingGraph, wanted: Mapping[str, str]) -> TrainingGraph:
     """The graph with the inputs of its backward ops so chosen that fewest bytes live beyond the forward pass.
 
     From one choice to the next, until none of them would save anything by itself. `wanted` has layers that
@@ -72,18 +72,18 @@ def read_what_is_kept(graph: TrainingGraph, wanted: Mapping[str, str]) -> Traini
             forms[number] = [(op, maker) for op, maker in choices if role in op.reads]
             ops[number], ops[forward[ops[number].layer]] = forms[number][0]
 
-    def kept(op: Op) -> dict[str, int]:
+    def bytes_across(op: Op) -> dict[str, int]:
         """Bytes by storage of what an op needs of the forward pass, and nobody else has kept for good."""
         storages = {graph.storage_of(name) if name in graph.tensors else name for name in op.inputs} - free
         found = [tensors[name] for name in storages if tensors[name].kind in ("activation", "saved")]
         return {tensor.name: tensor.size_bytes for tensor in found}
 
     readers = Counter(
-        name for op in ops if not is_forward(op.step) and op.step != "LOSS" for name in kept(op)
+        name for op in ops if not is_forward(op.step) and op.step != "LOSS" for name in bytes_across(op)
     )
 
     def price(own: Mapping[str, int], op: Op) -> tuple[int, int]:
-        mine = kept(op)
+        mine = bytes_across(op)
         alone = sum(size_bytes for name, size_bytes in mine.items() if readers[name] == (name in own))
         return alone, -max((made.get(name, forward[op.layer]) for name in mine), default=0)
 
@@ -91,12 +91,12 @@ def read_what_is_kept(graph: TrainingGraph, wanted: Mapping[str, str]) -> Traini
     while changed:
         changed = False
         for number, choices in forms.items():
-            own = kept(ops[number])
+            own = bytes_across(ops[number])
             prices = [price(own, op) for op, _ in choices]
             best, maker = choices[prices.index(min(prices))]
             if min(prices) < price(own, ops[number]):
                 readers.subtract(own.keys())
-                readers.update(kept(best).keys())
+                readers.update(bytes_across(best).keys())
                 ops[number], ops[forward[best.layer]], changed = best, maker, True
     return _with(graph, ops, tensors)
 

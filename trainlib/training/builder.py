@@ -97,7 +97,7 @@ class GraphBuilder:
         """
         where = where_of(spec)
         primitive = layer_primitive(spec.type, where)
-        variant = self._wanted_variant(spec, primitive, where)
+        variant = self._variant_of(spec, primitive, where)
         options = layer_options(spec, primitive)
         if variant == AS_PUBLISHED and primitive.published is not None:
             unsaid = primitive.published.options.keys() - spec.attributes.keys()
@@ -109,18 +109,27 @@ class GraphBuilder:
             wanted = str(least) if least == most else f"{least} to {most}"
             message = f"{spec.type} takes {wanted} inputs, but has {len(inputs)}"
             raise ShapeError(message, where=where, cure=f"name {wanted} layers in 'inputs'")
+        batches = {self.tensors[name].shape[0]: name for name in inputs}
+        if len(batches) > 1:
+            words = " and ".join(f"{name} has {samples}" for samples, name in sorted(batches.items()))
+            raise ShapeError(
+                f"all inputs of a layer must have the same number of samples, but {words}",
+                where=where,
+                cure="remove 'once' from the `parameter` that is not a weight of another layer",
+            )
         dtype = dtype_named(spec.dtype or self.dtype, where)
         if not primitive.internal:
-            layout = self._wanted_layout(spec, primitive, where) or self._common_layout(inputs)
+            layout = self._layout_of(spec, primitive, where) or self._common_layout(inputs)
             inputs = [self._in_layout(spec, self.cast(spec, name, dtype), layout) for name in inputs]
         plan = primitive.plan(options, [self.tensors[name] for name in inputs], where)
         if variant != DEFAULT and primitive.in_variant(variant, plan.attributes):
             plan = replace(plan, attributes={**plan.attributes, VARIANT: variant})
         elif spec.variant not in (None, DEFAULT):
+            needs = primitive.needs_of(variant)
             raise UnsupportedLayerError(
-                f"variant {variant} of {spec.type} does not support all options of this layer",
+                f"variant {variant} of {spec.type} needs {needs}",
                 where=where,
-                cure=f"use variant: {DEFAULT}, or remove options that PULP-TrainLib's code does not have",
+                cure=f"use {needs}, or variant: {DEFAULT}",
             )
         roles = {f"x{number or ''}": name for number, name in enumerate(inputs)}
         layer = BuiltLayer(spec, primitive, plan, dtype, roles, tuple(roles), (), ())
@@ -130,12 +139,14 @@ class GraphBuilder:
             if step.forward:
                 present = set(layer.roles)
                 self._emit_step(layer, step, present, present)
+        if primitive.counts_only:
+            layer.inputs = ()
         outputs = tuple(layer.roles[role] for role in layer.outputs)
-        if layer.trained or any(name in self.differentiable for name in inputs):
+        if layer.trained or any(layer.roles[role] in self.differentiable for role in layer.inputs):
             self.differentiable |= {name for name in outputs if self.tensors[name].dtype.is_float}
         return outputs
 
-    def _wanted_layout(self, spec: LayerSpec, primitive: LayerPrimitive, where: str) -> str | None:
+    def _layout_of(self, spec: LayerSpec, primitive: LayerPrimitive, where: str) -> str | None:
         asked = spec.layout or self.layout
         if asked not in LAYOUTS:
             raise UnsupportedLayerError(
@@ -151,7 +162,7 @@ class GraphBuilder:
             )
         return primitive.layouts[0]
 
-    def _wanted_variant(self, spec: LayerSpec, primitive: LayerPrimitive, where: str) -> str:
+    def _variant_of(self, spec: LayerSpec, primitive: LayerPrimitive, where: str) -> str:
         """What the layer says, or the model of all layers that have it."""
         if spec.variant is None:
             return self.variant

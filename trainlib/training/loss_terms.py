@@ -114,6 +114,12 @@ def _read(builder: GraphBuilder, spec: ModelSpec, loss: LossSpec, made: Made, te
             raise ConfigError(f"the loss {loss.name} uses no labels", where=where, cure="remove 'target'")
         return Term(primitive, options, output, None)
     if loss.target is None:
+        if builder.tensors[output].shape[0] != spec.batch:
+            raise ShapeError(
+                f"the loss compares labels of {spec.batch} samples with one sample ({output})",
+                where=where,
+                cure="remove 'once' from the `parameter`, or use the loss output",
+            )
         return Term(primitive, options, output, add_label(builder, str(loss.label), plan, where, terms))
     target = builder.tensors[_in_fp32(builder, spec, loss.target, made, where, "target:")]
     if (target.shape, target.dtype) != (plan.shape, plan.dtype):

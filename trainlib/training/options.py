@@ -31,11 +31,11 @@ class GradientOptions(Schema):
     clip_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Bound of the common 2-norm of all gradients, after `clip_value`."""
     separate: bool = False
-    """Make the update a separate program, which shares weights and gradients with that of the mini-batch;
-    several mini-batches always do."""
+    """Make the update a separate program, which shares weights and gradients with the program of a
+    mini-batch. With several mini-batches it always is."""
     immediate: bool = False
-    """Update every weight as soon as its gradient is ready, and free the gradient. Several mini-batches free
-    gradients in any case, and update after the last of them."""
+    """Update every weight as soon as its gradient is ready, and free the gradient. With several
+    mini-batches the update comes after the last one, and their gradients are freed in any case."""
     average: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Decay of an average (EMA) of every trained weight: decay * average + (1 - decay) * weight after
     each update."""

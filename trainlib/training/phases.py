@@ -21,7 +21,7 @@ from trainlib.primitives.lowering.dequantised import is_stored
 from trainlib.primitives.optimizers import gradient_steps
 from trainlib.registry import layer_primitive, loss_primitive, optimizer_primitive
 from trainlib.training.adapters import adapter_of, add_adapted
-from trainlib.training.backward_reads import read_what_is_kept, wanted_reads
+from trainlib.training.backward_reads import read_fewest_bytes, requested_reads
 from trainlib.training.builder import GraphBuilder
 from trainlib.training.built_layer import BuiltLayer, gradient_name, where_of
 from trainlib.training.immediate_update import ADD, UPDATE, at_once
@@ -155,10 +155,7 @@ def _separated(graph: TrainingGraph) -> tuple[TrainingGraph, TrainingGraph]:
         for name, tensor in graph.tensors.items()
         if tensor.kind not in KEPT_KINDS or tensor.alias_of is None or name in written
     }
-    return (
-        replace(graph, tensors=tensors, ops=ops),
-        replace(update, labels=(), backward={}, kept=()),
-    )
+    return replace(graph, tensors=tensors, ops=ops), replace(update, kept=())
 
 
 def _clipped(graph: TrainingGraph, wanted: GradientOptions) -> TrainingGraph:
@@ -193,9 +190,9 @@ def _unclipped(spec: ModelSpec) -> TrainingGraph:
     options = options_by_weight(spec.optimizer, optimizer, of_optimizer, builder.of_weights(), names)
     builder.update(optimizer, options, gradients, parts)
     graph = replace(_graph(spec.name, builder, terms.outputs, gradients, terms), parts=parts)
-    wanted = wanted_reads((layer.spec for layer in builder.layers), spec.variant)
+    wanted = requested_reads((layer.spec for layer in builder.layers), spec.variant)
     if spec.variant != AS_PUBLISHED:
-        graph = read_what_is_kept(graph, wanted)
+        graph = read_fewest_bytes(graph, wanted)
     if gradient_options(spec.optimizer).immediate:
         graph = at_once(graph, UPDATE)
     again = {layer.name for layer in spec.layers if layer.recompute}
@@ -271,7 +268,10 @@ def _forward(spec: ModelSpec, builder: GraphBuilder) -> Made:
         outputs[layer.name] = (
             add_adapted(builder, layer, inputs) if layer.adapter else builder.add_layer(layer, inputs)
         )
-        used |= {word.partition(".")[0] for word in wanted} | layer.layers_read
+        read = {word.partition(".")[0] for word in wanted}
+        if layer_primitive(layer.type, where_of(layer)).counts_only:
+            read &= {item.name for item in spec.inputs}
+        used |= read | layer.layers_read
         before = layer.name
     for layer in spec.layers:
         if layer.name not in used:
@@ -395,21 +395,11 @@ def only(graph: TrainingGraph, ops: Sequence[Op]) -> TrainingGraph:
     for name, tensor in graph.tensors.items():
         if name not in used:
             continue
-        given = name not in written and tensor.kind not in ("weight", "buffer", "optimizer_state")
+        given = name not in written and tensor.kind not in KEPT_KINDS
         alias = graph.storage_of(name) if tensor.alias_of is not None else None
         tensors[name] = replace(tensor, kind="input" if given else tensor.kind, alias_of=alias)
-    return replace(
-        graph,
-        tensors=tensors,
-        ops=tuple(ops),
-        outputs=(),
-        losses=tuple(name for name in graph.losses if name in written),
-        labels=tuple(name for name in graph.labels if name in tensors),
-        weights=tuple(name for name in graph.weights if name in tensors),
-        gradients={},
-        draws={name: draw for name, draw in graph.draws.items() if name in tensors},
-        kept=tuple(sorted(written)),
-    )
+    kept = tuple(sorted(written))
+    return replace(graph.of_ops(ops), tensors=tensors, outputs=(), gradients={}, kept=kept)
 
 
 def initial_value(tensor: Tensor, seed: int) -> Array:

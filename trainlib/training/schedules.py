@@ -76,7 +76,7 @@ class Constant(Schedule):
 
 
 class Step(Schedule):
-    """Times `factor` again and again."""
+    """Times `factor` after every `every` steps."""
 
     every: Steps
     """Steps between."""
@@ -88,7 +88,7 @@ class Step(Schedule):
 
 
 class Multistep(Schedule):
-    """Times `factor` at some steps."""
+    """Times `factor` at each step in `milestones`."""
 
     milestones: Annotated[list[Steps], Field(min_length=1)]
     """At which."""
@@ -124,7 +124,7 @@ class Linear(Schedule):
 
 
 class Polynomial(Schedule):
-    """Down to 0 as a power of what is left."""
+    """Down to 0 in `steps` steps: times the share of steps left, to the power of `power`."""
 
     steps: Steps
     """Steps until 0."""
@@ -277,7 +277,7 @@ class Plateau(Schedule):
 
 
 class Listed(Schedule):
-    """A learning rate for every iteration, as what PyTorch's schedules give is kept."""
+    """The learning rate of every iteration; other schedules of PyTorch are imported as such a list."""
 
     rates: Annotated[list[Rate], Field(min_length=1)]
     """The rates."""

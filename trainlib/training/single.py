@@ -105,7 +105,7 @@ def _values(
 ) -> dict[str, Array]:
     generator = np.random.default_rng(seed)
     values = random_tensors(graph, seed, 0)
-    for name in graph.given:
+    for name in graph.needed_values:
         tensor = graph.tensors[name]
         if name in values:
             continue

@@ -105,23 +105,4 @@ def only_steps(graph: TrainingGraph, steps: Sequence[str]) -> TrainingGraph:
                     where="--steps",
                     cure=f"add step {word_of(maker)}",
                 )
-    used = {name for op in ops for name in (*op.inputs, *op.outputs)} | {*graph.inputs, *graph.outputs}
-    for name in list(used):
-        tensor = graph.tensors[name]
-        while tensor.alias_of is not None:
-            used.add(tensor.alias_of)
-            tensor = graph.tensors[tensor.alias_of]
-    tensors = {name: tensor for name, tensor in graph.tensors.items() if name in used}
-    return replace(
-        graph,
-        tensors=tensors,
-        ops=ops,
-        labels=tuple(name for name in graph.labels if name in used),
-        losses=tuple(name for name in graph.losses if name in written),
-        weights=tuple(name for name in graph.weights if name in used),
-        gradients={weight: name for weight, name in graph.gradients.items() if name in written},
-        backward={name: gradient for name, gradient in graph.backward.items() if gradient in used},
-        draws={name: draw for name, draw in graph.draws.items() if name in used},
-        kept=tuple(name for name in graph.kept if name in used),
-        parts={name: part for name, part in graph.parts.items() if name in used},
-    )
+    return graph.of_ops(ops, [*graph.inputs, *graph.outputs])

@@ -62,7 +62,7 @@ def with_variant(op: Op, name: str) -> Op:
     variants = variants_of(op)
     if not variants:
         raise InputError(
-            "the variant of this op cannot be chosen separately",
+            "this op has no variant that can be chosen for it alone",
             where=op.name,
             cure=_before_the_graph(op),
         )
@@ -82,7 +82,7 @@ def _before_the_graph(op: Op) -> str:
     primitive = PRIMITIVES.get(op.primitive)
     if isinstance(primitive, LayerPrimitive) and primitive.published is not None:
         return f"use --variant {AS_PUBLISHED} for the whole model, or 'variant: {AS_PUBLISHED}' of the layer"
-    return f"remove the choice for {op.name}"
+    return f"remove 'variant' or 'im2col' of {op.name} from the file, or its --variant or --im2col"
 
 
 def variant_in(op: Op, variants: Mapping[str, str]) -> str | None:

@@ -249,7 +249,7 @@ def _check_header(
             raise ConfigError(
                 f"column '{name}' is missing",
                 where=where,
-                cure=f"add '{name}' to the columns: {', '.join(header) or 'none'}",
+                cure=f"add the column '{name}'; the file has {', '.join(header) or 'none'}",
             )
     for item in selections:
         check_known(

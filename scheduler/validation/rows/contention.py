@@ -91,7 +91,7 @@ def predict(case: Case) -> Prediction:
     timing = machine_of(case, l1_bytes=moved_bytes, l2_bytes=moved_bytes)
     if cores >= timing.cores:
         raise case.error(
-            f"{cores} cores of traffic are too many: with the master, the cluster has {timing.cores}",
+            f"{cores} cores of traffic are too many: the cluster has {timing.cores}, one of them the master",
             f"use at most {timing.cores - 1}",
         )
     alone: list[Action] = [
@@ -116,7 +116,7 @@ def predict_core(case: Case) -> Prediction:
     if not total:
         return Prediction(0)
     if not case.number("n_traffic_cores"):
-        raise case.error(f"core 1 loads {total} words with n_traffic_cores 0", "set n_traffic_cores to 1")
+        raise case.error(f"core 1 loads {total} words, but n_traffic_cores is 0", "set n_traffic_cores to 1")
     timing = machine_of(case)
     team = _loads_of(case)
     executed = max(1, case.number("bytes") // TURN_LOADS) * TURN_LOADS

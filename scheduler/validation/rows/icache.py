@@ -65,9 +65,7 @@ def predict_warm(case: Case, *, rtl: bool) -> Prediction:
 def _bounded(case: Case, column: str) -> int:
     value = case.number(column)
     if value > MAX_CODE_BYTES:
-        raise case.error(
-            f"column '{column}': {value} B of code do not fit", f"use at most {MAX_CODE_BYTES} B"
-        )
+        raise case.error(f"column '{column}' is {value}, which is too large", f"use at most {MAX_CODE_BYTES}")
     return value
 
 

@@ -78,14 +78,14 @@ class Kind(Struct, frozen=True):
         rows = read_cases(path, self.columns, others, self.named_by, unreadable)
         if rows and MEASURE in rows[0].cells:
             raise ConfigError(
-                f"KIND {self.name} adds a column '{MEASURE}', but the file already has one",
+                f"kind {self.name!r} of cases adds a column '{MEASURE}', but the file already has one",
                 where=str(path),
                 cure="rename the column",
             )
         columns = {measure.name: measure.column for measure in self.measures}
         names = tuple(columns)
         for value in (value for item in measures for value in item.values):
-            check_known(value, names, f"KIND {self.name} has no measure '{value}'", "--where")
+            check_known(value, names, f"kind {self.name!r} of cases has no measure '{value}'", "--where")
         chosen = [name for name in names if all(name in item.values for item in measures)]
         return tuple(
             replace(row, id=f"{row.id}:{name}", cells={**row.cells, MEASURE: name})

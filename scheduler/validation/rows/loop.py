@@ -12,6 +12,7 @@ import re
 
 from arch.spec.program import Compute
 from arch.spec.timing import SocTiming
+from configs.dtypes import FP32
 from configs.suggest import suggestion
 from scheduler.validation.rows.cases import BUILD, CORES, CYCLES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.rows.layer_steps import WEIGHT_DECAY, layer_graph, update_graph
@@ -20,8 +21,8 @@ from scheduler.validation.rows.measured_code import gap_bytes, measured_on_rtl, 
 from scheduler.validation.rows.prediction import Prediction
 from scheduler.validation.rows.programs import kernels_of, options_of, predicted, program_of
 from trainlib.ir.graph import TrainingGraph
-from trainlib.kernels.catalogue import im2row_work, loop_names, loop_work
-from trainlib.kernels.library import FP32_BYTES
+from trainlib.kernels.catalogue import loop_names, loop_work
+from trainlib.primitives.contractions.conv_nests import Reach, Site, im2row
 
 COLUMNS = (
     *MACHINE_COLUMNS,
@@ -93,8 +94,8 @@ def _of_op(case: Case, graph: TrainingGraph, *nests: str) -> tuple[list[Compute]
     program, timing = program_of(case, graph, options, change=without_wrapper)
     computes = kernels_of(program, nests)
     if not computes:
-        message = f"codegen '{case.text('codegen')}' has no separate kernel {' or '.join(nests)}"
-        raise case.error(message, "use another codegen")
+        message = f"codegen '{case.text('codegen')}' has no kernel {' or '.join(nests)} that runs alone"
+        raise case.error(message, "remove the row, or use another codegen (`pulptrain list kernels`)")
     return computes, timing
 
 
@@ -105,7 +106,8 @@ def _parameters(case: Case) -> tuple[int, ...]:
         raise case.error(f"parameters '{text}' are not CIxHIxHKxSTRIDExPADxHWC", "write e.g. 8x8x3x1x0x0")
     ci, hi, hk, stride, pad, hwc = (int(part) for part in text.split("x"))
     if stride < 1 or not 1 <= hk <= hi + 2 * pad or ci < 1:
-        raise case.error(f"parameters '{text}' do not describe an image", "use sizes of 1 or more")
+        wrong = f"parameters '{text}' (CIxHIxHKxSTRIDExPADxHWC): CI or STRIDE is 0, or HK not 1 to HI + 2 PAD"
+        raise case.error(wrong, "write e.g. 8x8x3x1x0x0")
     return ci, hi, hk, stride, pad, hwc
 
 
@@ -113,21 +115,14 @@ def _alone(case: Case, extents: tuple[int, ...]) -> tuple[list[Compute], SocTimi
     """im2col of a CHW image: a kernel of the library that no layer of ours runs."""
     ci, hi, hk, stride, pad = extents
     ho = (hi + 2 * pad - hk) // stride + 1
-    team = im2row_work(
-        case.text("codegen"),
-        mode="FW",
-        ci=ci,
-        hi=hi,
-        wi=hi,
-        hk=hk,
-        wk=hk,
-        ho=ho,
-        wo=ho,
+    places = {"X": 0, "R": FP32.bytes * ci * hi * hi}
+    team = im2row(
+        Site(case.text("codegen"), case.number("cores"), FP32, places),
+        "FW",
+        Reach.of((hi, hi), (hk, hk), (ho, ho), stride, pad),
+        ci,
         stride=stride,
-        pads=(pad, pad, pad, pad),
-        cores=case.number("cores"),
-        source_address=0,
-        target_address=FP32_BYTES * ci * hi * hi,
+        padded=pad > 0,
         columns=True,
     )
     return [Compute(0, team=team)], without_wrapper(machine_of(case))

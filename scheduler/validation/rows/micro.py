@@ -286,7 +286,7 @@ def predict(case: Case) -> Prediction:
     operations: Mapping[str, object] = SHARED if group.startswith("multi") else {**OPERATIONS, **LOOPS}
     if group not in GROUPS or name not in operations:
         raise case.error(
-            f"group '{group}' has no operation '{name}' in the model",
+            f"group '{group}' has no operation '{name}' in pulptrain's timing model",
             suggestion(name, operations),
         )
     if case.number("n") > MAX_OPERATIONS:

@@ -78,7 +78,8 @@ def predict(case: Case, timing: SocTiming) -> int:
     play = rows.get(name)
     if play is None:
         raise case.error(
-            f"group '{case.text('group')}' has no row '{name}' in the model", f"use one of {', '.join(rows)}"
+            f"group '{case.text('group')}' has no row '{name}' in pulptrain's timing model",
+            f"use one of {', '.join(rows)}",
         )
     if case.text("group") == "sync" and case.number("cores") == 1 and not on_rtl:
         raise case.not_modelled(COLD)

@@ -184,9 +184,10 @@ def _orders(case: Case, text: str) -> Sequence[DmaStart]:
         raise case.error(f"cannot read the transfers '{text}'", "write transfers as 2x in4K")
     times, way, flat, size, unit, line, also, more = match.groups()
     if not 0 < int(times or 1) <= MOST_ORDERS or not int(size) or (flat and not int(line or 0)):
-        raise case.error(
-            f"cannot start the transfers '{text}'", f"use 1 to {MOST_ORDERS}, each with 1 byte or more"
+        wrong = (
+            f"the transfers '{text}' are not 1 to {MOST_ORDERS} transfers of 1 byte or more, also in a line"
         )
+        raise case.error(wrong, "write e.g. 2x in4K, or in2D 4K line 64")
     size_bytes = int(size) << (10 if unit == "K" else 0)
     ways = [way] * int(times or 1)
     if way == "in/out":

@@ -145,9 +145,8 @@ def _code(case: Case, actions: tuple[Action, ...]) -> list[tuple[CodePiece, ...]
     scale = case.number("op_bytes") / sum(STATEMENT_BYTES[word] for word in words)
     straight = [int(count) for count in case.text("kernel_straight_lines").split() if count.isdecimal()]
     if not straight or 16 * max(straight) * ops > MOST_CODE_BYTES:
-        raise case.error(
-            "column 'kernel_straight_lines' does not list the lines of each kernel", "use numbers and spaces"
-        )
+        wrong = "column 'kernel_straight_lines' must be a number per kernel: lines of its code without jumps"
+        raise case.error(wrong, "separate the numbers by spaces, e.g. '12 8' for two kernels")
     kernels, address = [], case.number("op_bytes")
     rest = (case.number("kernel_bytes") - 16 * sum(straight[:ops])) // ops
     for op in range(ops):

@@ -58,7 +58,7 @@ def kept_in(monkeypatch):
     code = {
         path.name: path.read_bytes()
         for folder in window_object._folders()
-        for path in folder.glob(f"window_{window_object._made_of()}_*.o")
+        for path in folder.glob(f"window_{window_object._checksum()}_*.o")
     }
 
     def keep(*folders: Path) -> None:
@@ -101,14 +101,14 @@ def test_machine_code_is_kept_where_there_is_room(monkeypatch, tmp_path):
     folders = [tmp_path / "file" / "below", tmp_path / "new"]
     monkeypatch.setattr(window_object, "_folders", lambda: iter(folders))
     window_object._keep("name", b"code")
-    assert window_object._kept("name") == b"code"
+    assert window_object._read("name") == b"code"
     assert [path.name for path in folders[1].iterdir()] == ["name"]
     (tmp_path / "any file").touch()
     modes = {path.stat().st_mode for path in (folders[1] / "name", tmp_path / "any file")}
     assert len(modes) == 1, "others may read what an administrator has compiled"
     folders.pop()
     window_object._keep("name", b"code")
-    assert window_object._kept("name") is None
+    assert window_object._read("name") is None
 
 
 def test_all_that_machine_code_depends_on_is_in_its_name(monkeypatch, tmp_path):

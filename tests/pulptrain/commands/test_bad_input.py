@@ -41,26 +41,26 @@ def refused(capsys: Capture, *arguments: str) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: " + "9" * 5000, r"f:1: '9{60}\.\.\.' is not a valid int"),
+        ("a: " + "9" * 5000, r"f:1: '9{60}\.\.\.' is too large: it has 5000 digits"),
         (
             "a: 1\nb: 99999999999999999999",
             "f:2: 99999999999999999999 is outside the range of -9223372036854775807",
         ),
         ("a: 0x" + "f" * 5000, r"f:1: 0xf+\.\.\. is outside the range"),
-        ("a: !!int abc", "f:1: 'abc' is not a valid int"),
-        ("a: !!float abc", "f:1: 'abc' is not a valid"),
-        ("a: !!bool abc", "f:1: 'abc' is not a valid"),
-        ("a: -_", "f:1: '-_' is not a valid"),
-        ("a: 2001-99-99", "f:1: '2001-99-99' is not a valid"),
-        ("a: .nan", "f:1: nan is not a finite fp32 number"),
-        ("a: .inf", "f:1: inf is not a finite fp32 number"),
-        ("a: 1e400", "f:1: inf is not a finite fp32 number"),
-        ("a: -1e300", "f:1: -1e\\+300 is not a finite fp32 number"),
+        ("a: !!int abc", "f:1: 'abc' cannot be read as a whole number"),
+        ("a: !!float abc", "f:1: 'abc' cannot be read as a number"),
+        ("a: !!bool abc", "f:1: 'abc' cannot be read as true or false"),
+        ("a: -_", "f:1: '-_' cannot be read as a whole number"),
+        ("a: 2001-99-99", "f:1: '2001-99-99' cannot be read as a date"),
+        ("a: .nan", "f:1: nan is not a finite number"),
+        ("a: .inf", "f:1: inf is not a finite number"),
+        ("a: 1e400", "f:1: inf is not a finite number"),
+        ("a: -1e300", "f:1: -1e\\+300 is outside the range of fp32"),
         ("a: " + "[" * 600 + "]" * 600, "f:1: the file is nested too deeply"),
         ("a: " + "{b: " * 600, "f:1: the file is nested too deeply"),
         ("a: &a [1, 2]\nb: [*a, *a, *a]", "f:1: YAML aliases \\(\\*name\\) are not supported"),
         ('a: "\\UFFFFFFFF"', "f:1: YAML error"),
-        ("a: !!python/object:os.system x", "f:1: YAML syntax error"),
+        ("a: !!python/object:os.system x", "f:1: the YAML tag '!!python/object:os.system' is not supported"),
         ("a: \x00", "f:1: YAML error"),
     ],
 )
@@ -82,7 +82,7 @@ def test_a_kernel_text_of_too_many_instructions(capsys: Capture) -> None:
 
 def test_a_fallback_that_is_no_list(capsys: Capture) -> None:
     said = refused(capsys, "kernel", str(DATA / "mm_M_unroll_8x1.yaml"))
-    assert "mm_M_unroll_8x1.yaml:7: inf is not a finite fp32 number" in said
+    assert "mm_M_unroll_8x1.yaml:7: inf is not a finite number" in said
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_a_request_that_is_too_large_is_refused(
 def test_memories_are_counted_before_tune_simulates_on_them(capsys: pytest.CaptureFixture[str]) -> None:
     found, said = refused(capsys, "tune", "simple-mlp", "--no-cache", "-q", "--l2", "2147483647")
     assert found == 2
-    assert "simulated memories 2.0 GiB" in said
+    assert "simulated memories: 2.0 GiB" in said
     assert HOST_MEMORY_VARIABLE in said
 
 

@@ -181,7 +181,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "run simple-mlp --set dma.burst_bytes=-1",
             "--set dma.burst_bytes=-1: a size cannot be negative: '-1'",
-            "use 0 or more, like '64 KiB'; pulp-open has 256 B",
+            "use a size without '-', like '64 KiB'; pulp-open has 256 B",
         ),
         (
             "run simple-mlp --set cores=many",
@@ -241,33 +241,35 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "run tab.yaml",
-            "tab.yaml:2: YAML syntax error: a tab instead of spaces: batch: 3",
+            "tab.yaml:2: YAML syntax error: a tab instead of spaces; the line is: batch: 3",
             "indent with spaces",
         ),
         (
             "run open.yaml",
-            "open.yaml:3: YAML syntax error: a '}' is missing for the bracket in line 2: batch: 3",
+            "open.yaml:3: YAML syntax error: a '}' is missing for the bracket in line 2; "
+            "the line is: batch: 3",
             "add a '}', or a ',' between two items",
         ),
         (
             "run quote.yaml",
-            "quote.yaml:3: YAML syntax error: the quote of line 1 is not closed",
+            "quote.yaml:1: YAML syntax error: the quote that begins in this line is not closed; "
+            "the line is: name: 'm",
             "add a quote at the end of the text",
         ),
         (
             "run indented.yaml",
-            "indented.yaml:4: YAML syntax error: indented differently from line 2: kernel: 3",
+            "indented.yaml:4: YAML syntax error: indented differently from line 2; the line is: kernel: 3",
             "use as many spaces as the neighbouring lines; write one item '- ...' or one "
             "'key: value' per line",
         ),
         (
             "run colon.yaml",
-            "colon.yaml:1: YAML syntax error: unexpected ': ': name: a: b",
+            "colon.yaml:1: YAML syntax error: unexpected ': '; the line is: name: a: b",
             "write one 'key: value' per line, indented like its neighbours; put a text with ': ' in quotes",
         ),
         (
             "run sign.yaml",
-            "sign.yaml:1: YAML syntax error: a value cannot begin with %: name: %a",
+            "sign.yaml:1: YAML syntax error: a value cannot begin with %; the line is: name: %a",
             "put the text in quotes",
         ),
         (

@@ -22,7 +22,7 @@ from pulptrain.process.interrupts import command_begun_seconds
 from pulptrain.running.session import model_of, prepare
 from scheduler.fit.problem import evaluate
 from scheduler.fit.solver import UndecidedError
-from scheduler.tiles.udma_cost import UdmaCost
+from scheduler.tiles.transfer_cost import UdmaCost
 
 pytestmark = pytest.mark.needs_ortools
 

@@ -140,7 +140,7 @@ def test_the_im2col_that_tune_chose_is_the_one_that_runs(
     ("options", "message"),
     [
         (["--im2col", "conv.FW=gpu"], "one of cores, dma, none"),
-        (["--im2col", "relu.FW=dma"], "relu.FW: the variant of this op cannot be chosen separately"),
+        (["--im2col", "relu.FW=dma"], "relu.FW: this op has no variant that can be chosen for it alone"),
         (["--im2col", "conv.XX=dma"], "'conv.XX' is not an op or step"),
         (["--im2col", "dma"], "write e.g. conv1.WG=dma"),
         (["--variant", "conv.FW=as-published"], "one of cores, dma, none"),

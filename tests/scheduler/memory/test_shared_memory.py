@@ -39,8 +39,8 @@ def test_shared_tensors_have_one_address(tmp_path: Path, form: str) -> None:
     """Weights, statistics of the batch norm, optimizer states, and the gradients or their totals."""
     prepared = prepare(written(tmp_path, CNN, optimizer=ADAM), FORMS[form])
     mini, update = prepared.schedule, prepared.update
-    both = [name for name in update.graph.given if name in mini.graph.tensors]
-    assert set(both) == set(update.graph.given)
+    both = [name for name in update.graph.needed_values if name in mini.graph.tensors]
+    assert set(both) == set(update.graph.needed_values)
     assert {update.graph.tensors[name].kind for name in both} >= {"weight", "optimizer_state"}
     for name in {*both, *mini.graph.of_kind(*KEPT_KINDS)}:
         there = mini.plan.home(name)
@@ -58,7 +58,7 @@ def test_what_the_update_does_not_know_survives_it(tmp_path: Path) -> None:
     machine = Machine(prepared, functional=True, code_start="warm")
     generator = np.random.default_rng(0)
     graph = prepared.schedule.graph
-    machine.load_kept(initial_weights(graph, 0))
+    machine.load_state(initial_weights(graph, 0))
     sample = {
         name: generator.standard_normal(graph.tensors[name].shape).astype(np.float32)
         for name in graph.of_kind("input", "label")

@@ -30,8 +30,8 @@ from scheduler.tiles.l1_layout import lay_out
 from scheduler.tiles.l2_slots import OpSlots, OpStream, slot_bytes, slots_of
 from scheduler.tiles.tiling import Tiler, Tiling
 from scheduler.tiles.tiling_candidates import enumerate_tilings
+from scheduler.tiles.transfer_cost import UdmaCost
 from scheduler.tiles.transfers import lines_of
-from scheduler.tiles.udma_cost import UdmaCost
 from shared.kept_plans import prepare, run_model
 from shared.soc_fixture import (
     COMPLETION,

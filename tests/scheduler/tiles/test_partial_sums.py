@@ -194,7 +194,7 @@ def test_numbers_of_cut_sums_are_those_of_the_whole(layer, step, sizes, order, d
     schedule = build_schedule(graph, timing, cost_model, options)
     assert any("vect_sum" in call.kernel for task in schedule.ops[0].tiling.tiles for call in task.calls)
     executor = Executor(schedule, timing, cost_model)
-    executor.load({given: known[given] for given in graph.given})
+    executor.load({given: known[given] for given in graph.needed_values})
     executor.simulate()
     for output in op.outputs:
         truth = np.asarray(known[output], np.float64)

@@ -14,11 +14,11 @@ from pulptrain.inputs.settings import with_options
 from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule, tiler_of
 from scheduler.schedule_cache import ScheduleCache
-from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.estimate import NOTHING_EARLY, Early, TileCost, TileLoop
 from scheduler.tiles.short_list import KernelCount, moves_of, short_list
 from scheduler.tiles.tiling import Tiling
 from scheduler.tiles.tiling_candidates import enumerate_tilings
+from scheduler.tiles.transfer_cost import DmaCost
 from scheduler.tiling_choice import TilingChoice, TilingChooser, early_beside
 from trainlib.ir.graph import Op
 from trainlib.kernels.catalogue import matmul_work

@@ -40,7 +40,7 @@ from tools.validation.error_classes import (
     table_of,
     text_of,
 )
-from tools.validation.error_rows import FILES, STEPS, STEPS_WARM, ErrorRow, Part, cases_of, error_rows, kept
+from tools.validation.error_rows import FILES, STEPS, STEPS_WARM, ErrorRow, Part, cases_of, error_rows, stored
 from trainlib.kernels.evidence import nest_evidence
 from trainlib.kernels.library import LIBRARY
 
@@ -159,7 +159,7 @@ def test_every_exported_iteration_lies_within_a_bar_of_other_models() -> None:
 def test_nine_of_ten_exported_ops_and_all_iterations_lie_within_what_a_run_states(
     sets: tuple[str, ...],
 ) -> None:
-    rows = [row for row in kept() if row.set in sets]
+    rows = [row for row in stored() if row.set in sets]
     within = [abs(row.error) <= bar_of(shares_of(row), shipped_table()).within for row in rows]  # type: ignore[union-attr]
     assert len(rows) >= 168
     assert sum(within) >= 0.9 * len(rows)
@@ -171,7 +171,7 @@ def test_nine_of_ten_exported_ops_and_all_iterations_lie_within_what_a_run_state
 
 def test_the_table_is_that_of_the_rows_and_of_today() -> None:
     """Otherwise ``python -m tools.validation.error_rows``, then ``... .error_classes``."""
-    table = table_of(kept())
+    table = table_of(stored())
     assert TABLE.read_text(encoding="utf-8") == text_of(table), "made of other rows"
     assert shipped_table().digest == stamp(), "older than tests/validation-figures.json"
     assert shipped_table() == table
@@ -180,7 +180,7 @@ def test_the_table_is_that_of_the_rows_and_of_today() -> None:
 def predicted_again(name: str, count: int) -> None:
     cases = cases_of(name)
     again = error_rows(name, random.Random(name).sample(cases, min(count, len(cases))))
-    assert set(again) <= {row for row in kept() if row.set == name}
+    assert set(again) <= {row for row in stored() if row.set == name}
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -178,7 +178,8 @@ def test_a_row_that_no_machine_can_measure_is_refused_with_its_line(
     header, rows = measured_rows(kind)
     path = with_cell(tmp_path, header, next(row for row in rows if text in row), column, cell)
     message = (
-        r"row '.*(no (element|lines of)|with n_traffic_cores 0|cannot start|lines of 65536 B|does not list)"
+        r"row '.*(no (element|lines of)|but n_traffic_cores is 0|are not 1 to 64|lines of 65536 B"
+        r"|must be a number per kernel)"
     )
     with pytest.raises(InputError, match=message) as caught:
         validate(kind, path, workers=1)
@@ -268,7 +269,7 @@ def test_a_row_with_two_measured_times_is_two_cases() -> None:
 @pytest.mark.parametrize(
     ("kind", "cells", "hint"),
     [
-        ("icache", {"cores": 1, "n_nops": 1 << 40, "code_bytes": 64}, "of code do not fit"),
+        ("icache", {"cores": 1, "n_nops": 1 << 40, "code_bytes": 64}, "which is too large"),
         ("dma-contention", {"bytes": 64, "n_traffic_cores": 8}, "8 cores of traffic are too many"),
         ("dma-contention", {"bytes": 1 << 20, "n_traffic_cores": 0}, "but its length field holds"),
         ("overlap", {"transfers": 17}, "17 transfers start before"),
@@ -635,7 +636,7 @@ def test_validation_describes_no_layer_tile_loop_or_fork_of_its_own() -> None:
     """
     folder = Path(layer.__file__).parent
     made = re.compile(
-        r"\b(team_work|matmul_work|vector_work|im2row_work|DmaStart|DmaWait|Command|fork_\w+_cycles)\("
+        r"\b(team_work|matmul_work|vector_work|im2row|DmaStart|DmaWait|Command|fork_\w+_cycles)\("
     )
     found = {
         name: sorted(set(made.findall((folder / f"{name}.py").read_text(encoding="utf-8"))))
@@ -651,7 +652,7 @@ def test_validation_describes_no_layer_tile_loop_or_fork_of_its_own() -> None:
         )
     }
     assert {name: calls for name, calls in found.items() if calls} == {
-        "loop": ["im2row_work"],
+        "loop": ["im2row"],
         "measured_code": ["team_work"],
     }
 

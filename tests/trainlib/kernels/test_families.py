@@ -13,7 +13,7 @@ from arch.spec.isa import CoreWork, Loop, Node, Op, TeamWork
 from configs.errors import ConfigError, InputError
 from shared.counted_work import counted
 from trainlib.kernels.accumulate import accumulating
-from trainlib.kernels.catalogue import depthwise_names, depthwise_work, kernel_names, matmul_work
+from trainlib.kernels.catalogue import depthwise_names, kernel_names, matmul_work
 from trainlib.kernels.library import LIBRARY, KernelLibrary
 from trainlib.kernels.nest import parse_nest
 
@@ -137,7 +137,7 @@ def test_odd_rows_of_16_bit_matrices_are_misaligned() -> None:
 def test_depthwise_kernels_multiply_channel_by_channel(
     kernel: str, n: int, k: int, m: int, cores: int
 ) -> None:
-    team = depthwise_work(kernel, "clang-xpulp", n, k, m, cores, A, B, C)
+    team = matmul_work(kernel, "clang-xpulp", n, k, m, False, cores, A, B, C)
     stores = team_touched(team, Op.STORE, 4)
     assert set(stores) == {C + 4 * index for index in range(n * m)}
     used = {A + 4 * index for index in range(n * k)} | {B + 4 * index for index in range(m * n * k)}
@@ -150,13 +150,6 @@ def test_depthwise_kernels_multiply_channel_by_channel(
     team_ops = sum((ops(core) for core in team.cores if core is not None), Counter[Op]())
     assert team_ops[Op.FMA] == n * k * (columns + again)
     assert team.macs == n * k * m
-
-
-def test_depthwise_kernels_are_answered_with_a_suggestion() -> None:
-    with pytest.raises(InputError, match="not a depthwise kernel"):
-        depthwise_work("mm", "clang-xpulp", 1, 1, 1, 1, A, B, C)
-    with pytest.raises(InputError, match="not a matmul kernel"):
-        matmul_work("mm_dw", "clang-xpulp", 1, 1, 1, False, 1, A, B, C)
 
 
 ADDABLE = [

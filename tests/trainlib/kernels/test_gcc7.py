@@ -13,13 +13,16 @@ from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.isa import Instruction, Loop, TeamWork
 from arch.spec.soc_config import load_soc
 from arch.spec.timing import SocTiming
+from configs.dtypes import FP32
 from pulptrain.inputs.settings import with_options
 from scheduler.validation.runner import validate
 from shared.closed_forms import fork_to_join_cycles
 from shared.paths import ROOT
 from shared.vector_calls import vector_work
 from tools import fit_gcc7
-from trainlib.kernels.catalogue import im2row_work, kernel_names, matmul_work
+from trainlib.kernels.catalogue import kernel_names, matmul_work
+from trainlib.primitives.contractions import conv_nests
+from trainlib.primitives.contractions.conv_nests import Reach, Site
 
 FOLDER = ROOT / "configs" / "kernels" / "pulp-gcc7"
 ANCHORS = ROOT / "measured" / "tutorial-anchors.csv.gz"
@@ -113,22 +116,8 @@ def matmul(kernel: str, n: int, k: int, m: int, *, trans_b: bool = False) -> Tea
 
 def im2row() -> TeamWork:
     """Patches of the tutorial's convolution: 8 channels of 8 x 8, kernel 3 x 3."""
-    return im2row_work(
-        "pulp-gcc7",
-        mode="FW",
-        ci=8,
-        hi=8,
-        wi=8,
-        hk=3,
-        wk=3,
-        ho=6,
-        wo=6,
-        stride=1,
-        pads=(0, 0, 0, 0),
-        cores=1,
-        source_address=0,
-        target_address=4096,
-    )
+    site = Site("pulp-gcc7", 1, FP32, {"X": 0, "R": 4096})
+    return conv_nests.im2row(site, "FW", Reach.of((8, 8), (3, 3), (6, 6)), 8, padded=False)
 
 
 @pytest.mark.parametrize(

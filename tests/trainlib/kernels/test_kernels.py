@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arch.spec.isa import CoreWork, Instruction, Loop, Node, Op, TeamWork
+from configs.dtypes import FP32
 from configs.errors import ConfigError, InputError
 from scheduler.validation.rows.layer_steps import layer_graph
 from shared.closed_forms import works_of
@@ -18,7 +19,6 @@ from shared.vector_calls import vector_work
 from trainlib.kernels.assembly import listing_to_nest
 from trainlib.kernels.catalogue import (
     codegen_names,
-    im2row_work,
     kernel_names,
     matmul_work,
 )
@@ -26,6 +26,7 @@ from trainlib.kernels.expand import Array, Expander
 from trainlib.kernels.expressions import parse_expression
 from trainlib.kernels.library import KernelLibrary
 from trainlib.kernels.nest import parse_nest
+from trainlib.primitives.contractions.conv_nests import Reach, Site, im2row
 
 WRAPPER_INSTRUCTIONS = 7
 """Instructions the measuring wrapper adds to a kernel on one core."""
@@ -108,15 +109,15 @@ def test_an_inner_loop_may_start_at_an_outer_variable() -> None:
     [
         ("A\nX", "k.yaml:11: unknown instruction code 'X'"),
         ("for i in 0..N hw { A", "k.yaml:10: a '{' is never closed"),
-        ("for i in 0..N branch { B A }", "k.yaml:10: a branch loop must end with its closing B"),
-        ("A\n\nF'", "k.yaml:12: no load or multiply right before 'F''"),
+        ("for i in 0..N branch { B A }", "k.yaml:10: a loop of kind 'branch' must end with B"),
+        ("A\n\nF'", "k.yaml:12: the mark ' of 'F'' needs a load or multiply right before"),
         ("for i in 0..N { A }", "k.yaml:10: a loop lacks its kind"),
         ("for i in 0..N hw { for i in 0..N hw { A } }", "an outer loop has the variable 'i', too"),
         ("for i in 0..N hw { L:A(i*i) }", "is not linear in the loop variable 'i'"),
         ("for i in 0..N hw { for j in 0..i hw { A } }", "the trips depend on the variable of another loop"),
         ("if (open('x')) { A }", "uses syntax that is not allowed"),
         ("L:A(0)*2", "cannot repeat"),
-        ("A+", "not an access to memory"),
+        ("A+", "does not access memory"),
         ("L.3", "use a width of 1, 2 or 4"),
     ],
 )
@@ -374,10 +375,8 @@ def test_elementwise_chunks_cover_every_element_once() -> None:
 
 
 def test_im2row_copies_every_patch_element_once() -> None:
-    team = im2row_work(
-        "clang-xpulp", mode="FW", ci=3, hi=5, wi=6, hk=3, wk=2, ho=3, wo=5, stride=1, pads=(0, 0, 0, 0),
-        cores=2, source_address=0, target_address=10_000,
-    )  # fmt: skip
+    site = Site("clang-xpulp", 2, FP32, {"X": 0, "R": 10_000})
+    team = im2row(site, "FW", Reach.of((5, 6), (3, 2), (3, 5)), 3, padded=False)
     stores = Counter[int]()
     loads = Counter[int]()
     for core in cores_of(team):
@@ -392,10 +391,10 @@ def test_im2row_copies_every_patch_element_once() -> None:
     [("FW", 2, 16732, 562), ("FW", 8, 6148, 184), ("IG", 2, 130716, 8051), ("IG", 8, 44694, 2759)],
 )
 def test_im2row_costs_what_was_measured(mode: str, cores: int, instructions: int, taken: int) -> None:
-    team = im2row_work(
-        "clang-xpulp", mode=mode, ci=6 if mode == "FW" else 18, hi=11, wi=9, hk=3, wk=3, ho=9, wo=7, stride=1,
-        pads=(0, 0, 0, 0), cores=cores, source_address=0, target_address=0,
-    )  # fmt: skip
+    large, small, kernel = (11, 9), (9, 7), (3, 3)
+    forward = mode == "FW"
+    reach = Reach.of(large, kernel, small) if forward else Reach.of(small, kernel, large, pad=2)
+    team = im2row(Site("clang-xpulp", cores, FP32, {}), mode, reach, 6 if forward else 18, padded=False)
     got = count(cores_of(team)[0].body)
     assert got["instructions"] == pytest.approx(instructions, rel=0.006)
     assert got["taken"] == pytest.approx(taken, rel=0.02, abs=10)

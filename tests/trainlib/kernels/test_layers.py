@@ -24,8 +24,8 @@ from scheduler.validation.rows.programs import kernels_of, options_of, program_o
 from shared.closed_forms import works_of
 from shared.paths import MEASURED
 from shared.vector_calls import vector_work
-from trainlib.kernels import catalogue
 from trainlib.kernels.library import LIBRARY
+from trainlib.primitives.contractions.conv_nests import Reach
 from trainlib.primitives.definition import AS_PUBLISHED
 
 CODEGEN = "clang-xpulp"
@@ -138,7 +138,7 @@ def test_published_depthwise_gradients_give_every_core_all_channels() -> None:
 
 def test_padding_is_tested_position_by_position_and_only_inside_is_multiplied() -> None:
     """8x8, 3x3, pad 1: 22 of 24 positions per axis lie inside."""
-    assert catalogue.inside(8, 3, 8, 1, 1) == 22
+    assert Reach.of((8, 8), (3, 3), (8, 8), pad=1).counts()["rows_in"] == 22
     team = one("depthwise", "FW", {"kernel": 3, "padding": 1, "bias": False}, (1, 8, 8))
     assert sum(_count(core.body, Op.FMA) for core in team.cores if core is not None) == 22 * 22
 

@@ -157,7 +157,7 @@ def test_simulated_mini_batches_and_their_update_train_as_one_large_batch(tmp_pa
             small.load({**{name: state[name] for name in graph.of_kind(*KEPT_KINDS)}, **sample})
             small.replay()
             state |= kept(graph, small)
-        last.load({name: state[name] for name in update.given})
+        last.load({name: state[name] for name in update.needed_values})
         last.replay()
         state |= kept(update, last)
         batch = {name: np.concatenate([sample[name] for sample in samples]) for name in samples[0]}

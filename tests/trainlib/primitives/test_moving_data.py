@@ -37,7 +37,7 @@ def run(name, options, *arrays):
     cases = [DrawnInput(array.shape[1:]) for array in arrays]
     graph = build_layer_graph(name, options, cases, batch=len(arrays[0]))
     values = {f"x{number or ''}": array for number, array in enumerate(arrays)}
-    for seed in (name for name in graph.given if name.endswith(".grad")):
+    for seed in (name for name in graph.needed_values if name.endswith(".grad")):
         values[seed] = ramp(*graph.tensors[seed].shape)
     return graph, evaluate(graph, values)
 

@@ -88,9 +88,9 @@ def test_defect_the_variance_does_not_cancel_for_a_large_mean(name: str) -> None
     options, shape = NORMS[name]
     graph = build_layer_graph(name, options, [DrawnInput(shape)], batch=2)
     generator = np.random.default_rng(1)
-    values = {key: np.ones(graph.tensors[key].shape, np.float32) for key in graph.given}
+    values = {key: np.ones(graph.tensors[key].shape, np.float32) for key in graph.needed_values}
     values["x"] = (3000 + generator.normal(0, 1, graph.tensors["x"].shape)).astype(np.float32)
-    for bias in (key for key in graph.given if key.endswith(".bias")):
+    for bias in (key for key in graph.needed_values if key.endswith(".bias")):
         values[bias][...] = 0
     results = dict(values)
     for op in graph.ops:
@@ -176,7 +176,8 @@ def test_tiles_of_single_elements_and_sums_of_single_terms_give_the_same_iterati
     graph = stepwise(name, (4, 3, 2), 2, **options)
     generator = np.random.default_rng(11)
     values = {
-        key: generator.uniform(0.5, 2, graph.tensors[key].shape).astype(np.float32) for key in graph.given
+        key: generator.uniform(0.5, 2, graph.tensors[key].shape).astype(np.float32)
+        for key in graph.needed_values
     }
     known, expected = dict(values), evaluate(graph, values)
     for op in graph.ops:
@@ -243,7 +244,8 @@ def test_defect_parameter_gradients_of_a_batch_add_up_and_need_no_zeroed_buffer(
     graph = build_layer_graph("instance_norm", {}, [DrawnInput((3, 4, 4))], batch=2)
     generator = np.random.default_rng(3)
     values = {
-        name: generator.normal(size=graph.tensors[name].shape).astype(np.float32) for name in graph.given
+        name: generator.normal(size=graph.tensors[name].shape).astype(np.float32)
+        for name in graph.needed_values
     }
     whole = evaluate(graph, values)["instance_norm.weight.grad"]
     alone = build_layer_graph("instance_norm", {}, [DrawnInput((3, 4, 4))])
@@ -267,7 +269,7 @@ def test_defect_parameter_gradients_of_a_batch_add_up_and_need_no_zeroed_buffer(
 @pytest.mark.parametrize("eps", [1e-10, 1e-5])
 def test_a_constant_channel_gives_the_bias_and_no_infinity(eps: float) -> None:
     graph = build_layer_graph("instance_norm", {"eps": eps}, [DrawnInput((2, 3, 3))])
-    values = {name: np.full(graph.tensors[name].shape, 0.7, np.float32) for name in graph.given}
+    values = {name: np.full(graph.tensors[name].shape, 0.7, np.float32) for name in graph.needed_values}
     known = evaluate(graph, values)
     np.testing.assert_array_equal(known[graph.output], np.full((1, 2, 3, 3), np.float32(0.7)))
     assert all(np.isfinite(array).all() for array in known.values())
@@ -311,7 +313,8 @@ def test_fixed_statistics_stay_and_make_the_norm_a_scale_of_every_channel() -> N
     graph = build_layer_graph("batch_norm", {"fixed_statistics": True}, [DrawnInput((2, 3, 3))], batch=1)
     generator = np.random.default_rng(6)
     values = {
-        name: generator.uniform(0.5, 2, graph.tensors[name].shape).astype(np.float32) for name in graph.given
+        name: generator.uniform(0.5, 2, graph.tensors[name].shape).astype(np.float32)
+        for name in graph.needed_values
     }
     known = evaluate(graph, values)
     for role in ("running_mean", "running_var"):

@@ -60,7 +60,7 @@ CHOICE = KernelChoice("", CODEGEN)
 def iterate(graph: TrainingGraph, kept: dict, fed: dict, *, tiles: random.Random | None = None) -> tuple:
     """(kept values afterwards, all values): one iteration by the references, or by tiles of random sizes."""
     known = {**kept, **fed}
-    known = evaluate(graph, {name: known[name] for name in graph.given})
+    known = evaluate(graph, {name: known[name] for name in graph.needed_values})
     if tiles is not None:
         for op in graph.ops:
             sizes = random_sizes(op, graph.tensors, tiles)
@@ -135,7 +135,9 @@ def test_only_the_last_tile_counts_the_step_so_that_no_tile_reads_the_new_count(
 def test_bias_correction_makes_the_first_step_as_long_as_the_learning_rate() -> None:
     graph = build_update_graph("adam", {"learning_rate": 0.01}, (2,))
     kept = {
-        key: np.zeros_like(initial_value(graph.tensors[key], 0)) for key in graph.given if key != "w.grad"
+        key: np.zeros_like(initial_value(graph.tensors[key], 0))
+        for key in graph.needed_values
+        if key != "w.grad"
     }
     kept, _ = iterate(graph, kept, {"w.grad": np.array([1e-3, -50], np.float32)})
     np.testing.assert_allclose(kept["w"], [-0.01, 0.01], rtol=1e-4)
@@ -203,10 +205,10 @@ def test_accumulated_mini_batches_train_as_one_batch(steps: int, tiled: bool) ->
         one, _ = iterate(whole, one, {"input": inputs[chunk], "label": labels[chunk]})
         for number in range(steps):
             few = slice(chunk.start + 2 * number, chunk.start + 2 * number + 2)
-            kept = {name: parts[name] for name in gradients.given if name in parts}
+            kept = {name: parts[name] for name in gradients.needed_values if name in parts}
             kept, _ = iterate(gradients, kept, {"input": inputs[few], "label": labels[few]}, tiles=chooser)
             parts.update(kept)
-        kept, _ = iterate(update, {name: parts[name] for name in update.given}, {}, tiles=chooser)
+        kept, _ = iterate(update, {name: parts[name] for name in update.needed_values}, {}, tiles=chooser)
         parts.update(kept)
     for name in one:
         np.testing.assert_allclose(parts[name], one[name], rtol=1e-5, atol=1e-6, err_msg=name)
@@ -262,7 +264,7 @@ def test_clipping_after_accumulation_sees_the_totals() -> None:
     _, update = accumulate_gradients(network(2), 2)
     clipped = clip_gradients_by_norm(update, 1.0)
     assert [op.step for op in clipped.ops] == ["SQUARES"] * 3 + ["SCALE"] + ["CLIP_NORM"] * 3 + ["UPD"] * 3
-    values = {name: np.full(clipped.tensors[name].shape, 2.0, np.float32) for name in clipped.given}
+    values = {name: np.full(clipped.tensors[name].shape, 2.0, np.float32) for name in clipped.needed_values}
     known = evaluate(clipped, values)
     steps = [(values[w] - known[after]) / 0.1 for w, after in clipped.updates.items()]
     assert np.sqrt(sum(np.square(step).sum() for step in steps)) == pytest.approx(1.0, rel=1e-4)

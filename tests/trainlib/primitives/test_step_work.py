@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every kernel call of every step finds its loop nest, on any number of cores, at its buffers' addresses."""
 
-from itertools import product
-
 import numpy as np
 import pytest
 
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec, load_model
 from trainlib.ir.steps import KernelChoice, find_part, part
 from trainlib.kernels import catalogue
+from trainlib.primitives.contractions.conv_nests import Site
 from trainlib.registry import lowering_of
 from trainlib.training.phases import build_training_graph
 
@@ -51,11 +50,6 @@ def test_loop_nests_of_all_calls(name, codegen, cores):
     assert {"im2row", "mm", "mm_M", "relu_fw", "relu_bw", "sgd"} <= seen
 
 
-def inside(outputs, taps, inputs, stride, pad):
-    """Pairs (output position, kernel position) of one axis that meet an input position."""
-    return sum(0 <= o * stride + tap - pad < inputs for o, tap in product(range(outputs), range(taps)))
-
-
 @pytest.mark.parametrize(
     ("kernel", "padding", "stride"), [(3, 0, 1), (3, 1, 1), (3, 1, 2), (4, 2, 3), (1, 0, 2)]
 )
@@ -70,7 +64,7 @@ def test_im2row_is_timed_over_the_elements_it_really_copies(monkeypatch, kernel,
     spec = ModelSpec("net", "", "", (1, 7, 6), "random", LossSpec("mse"), sgd, 1, layers, "x:1")
     graph = build_training_graph(spec)
     told = {}
-    monkeypatch.setattr(catalogue, "im2row_work", lambda codegen, **sizes: told.update(sizes))
+    monkeypatch.setattr(Site, "team", lambda self, nest, sizes, strides: told.update(sizes, nest=nest))
     for op in graph.ops:
         if op.layer != "conv" or op.step not in ("FW", "WG", "IG"):
             continue
@@ -85,9 +79,7 @@ def test_im2row_is_timed_over_the_elements_it_really_copies(monkeypatch, kernel,
             call.work(1, dict.fromkeys((*call.reads, *call.writes), 0))
             source = next(operand for operand in task.inputs if part(operand.name, 0) == call.reads[0])
             (matrix,) = call.function([np.ones(source.shape[1:], np.float32)])
-            up, _, left, _ = told["pads"]
-            rows = inside(told["ho"], kernel, told["hi"], stride, up)
-            columns = inside(told["wo"], kernel, told["wi"], stride, left)
-            assert np.count_nonzero(matrix) == told["ci"] * rows * columns, (op.name, cut, start)
-            image = (told["hi"], told["wi"]) if told["mode"] == "FW" else (told["ho"], told["wo"])
-            assert source.shape == (1, told["ci"], *image)
+            elements = told["ci"] * told["rows_in"] * told["cols_in"]
+            assert np.count_nonzero(matrix) == elements, (op.name, cut, start)
+            image = ("hi", "wi") if told["nest"] == "im2row_fw" else ("ho", "wo")
+            assert source.shape == (1, told["ci"], *(told[name] for name in image))

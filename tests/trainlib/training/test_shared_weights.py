@@ -156,6 +156,25 @@ def test_gradients_of_all_uses_are_those_of_autograd_and_there_is_one_update(
 
 
 @pytest.mark.needs_torch
+def test_what_a_parameter_reads_has_no_gradient_of_it(tmp_path: Path) -> None:
+    """Of as many elements as the parameter, whose gradient it once got; and a layer read for nothing."""
+    text = (
+        "name: counts\ninput: {shape: [4, 6]}\n"
+        + END
+        + """
+  - {name: first, type: linear, out_features: 6}
+  - {name: own, type: parameter, shape: [4, 6]}
+  - {name: product, type: multiply, inputs: [first, own]}
+"""
+    )
+    read(tmp_path, text)
+    assert pt.run(str(tmp_path / "m.yaml"), "pulp-open").summary["functional"]["passed"]
+    alone = text.replace("multiply, inputs: [first, own]", "tanh")
+    with pytest.raises(PulptrainError, match="layer first: no layer and no loss uses the output"):
+        build_training_graph(read(tmp_path, alone))
+
+
+@pytest.mark.needs_torch
 @pytest.mark.parametrize("buffering", ["single", "double"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_machine_sums_them_in_one_buffer(name: str, buffering: str, tmp_path: Path) -> None:
@@ -287,6 +306,19 @@ def test_layers_of_a_script_share_by_object() -> None:
         (COMPUTED, ("weight: product.out", "weight: conv.out"), "'conv.out' is not the output of an earlier"),
         (COMPUTED, ("weight: product.out", "weight: size.out"), "needs a weight .*, but size.out has"),
         (COMPUTED, ("product.out}", "product.out}, update_channels: 2"), "'update_channels' does not apply"),
+        (
+            COMPUTED,
+            (
+                "conv, type: conv2d, out_channels: 3, kernel: 3, inputs: [input]",
+                "conv, type: matmul, inputs: [input, product]",
+            ),
+            "same number of samples, but product.out has 1 and input has 2",
+        ),
+        (
+            COMPUTED,
+            ("loss: mse", "losses: [mse, {name: mse, of: product, label: size}]"),
+            r"labels of 2 samples with one sample \(product.out\)",
+        ),
     ],
 )
 def test_what_cannot_be_shared_is_refused_at_its_line(

@@ -91,12 +91,12 @@ def test_what_a_layer_says_goes_before_what_the_model_says() -> None:
         (
             "kernel: 2",
             "kernel: 2, padding: 1, variant: as-published",
-            "does not support all options of this layer",
+            "needs padding 0 and the same stride",
         ),
         (
             "kernel: 1",
             "kernel: 3, padding: 1, variant: as-published",
-            "does not support all options of this layer",
+            "needs stride 1, padding 0, dilation 1 and CHW",
         ),
     ],
 )
@@ -136,7 +136,7 @@ def test_ops_have_the_variants_that_leave_their_neighbours_alone() -> None:
 @pytest.mark.parametrize(
     ("variants", "message"),
     [
-        ({"pool.IG": "as-published"}, "the variant of this op cannot be chosen separately"),
+        ({"pool.IG": "as-published"}, "this op has no variant that can be chosen for it alone"),
         ({"dw.WG": "dma"}, "unknown variant 'dma'"),
         ({"IG": "dma"}, "no op of the step has the variant 'dma'"),
         ({"dw.XX": "default"}, "'dw.XX' is not an op or step"),

@@ -154,22 +154,14 @@ class _Rows(RowLowering, AttentionLowering):
         return SCORES
 
 
-class Probabilities(_Rows):
-    """p = softmax of every row of the scores s."""
-
-    def kernels(self, form: Form) -> Sequence[Fork]:
-        """In the three passes of softmax."""
-        return softmax_passes(form, "s", "p")
+def _scores_gradient(form: Form) -> list[Fork]:
+    """In two passes and the scale."""
+    passes = softmax_gradient_passes(form, "p", "dp", "ds")
+    return [*passes, scaling("ds", SCORES, _head(form.op) ** -0.5)]
 
 
-class ProbabilityGradient(_Rows):
-    """ds = (dp - sum of the row's dp · p) · p / sqrt(H)."""
+PROBABILITIES = _Rows(lambda form: softmax_passes(form, "s", "p"))
+"""p = softmax of every row of the scores s, in its three passes."""
 
-    vectors = (SUMS,)
-
-    def kernels(self, form: Form) -> Sequence[Fork]:
-        """In two passes and the scale."""
-        return [
-            *softmax_gradient_passes(form, "p", "dp", "ds"),
-            scaling("ds", SCORES, _head(form.op) ** -0.5),
-        ]
+PROBABILITY_GRADIENT = _Rows(_scores_gradient, (SUMS,))
+"""ds = (dp - sum of the row's dp · p) · p / sqrt(H)."""

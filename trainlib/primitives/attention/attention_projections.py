@@ -124,6 +124,9 @@ class _Projection(ProductLowering, AttentionLowering):
 class Projection(_Projection):
     """One of q, k, v [F, L] = W[F, E] · xᵀ + b; (F, E, L). Of an adapter, one of h [R, L]: `rows` rank."""
 
+    multiplies = "{}"
+    """The matrix, by the role of the weight."""
+
     def __init__(self, rows: str = "features", source: str = "x") -> None:
         self.kept, self.term = (BATCH, rows, "tokens"), (rows, "tokens")
         self.once = "width" if source in ("x", "dy") else "features"
@@ -132,7 +135,8 @@ class Projection(_Projection):
     def kernels(self, form: Form) -> Sequence[Each | Fork]:
         """Some features of some tokens; the bias with the first elements of the tokens."""
         (source, weight, *_), (name,), (rows, tokens) = form.op.reads, form.op.writes, self.term
-        product = multiplied(form, weight, source, name, rows, self.once, tokens)
+        matrix = self.multiplies.format(weight)
+        product = multiplied(form, matrix, source, name, rows, self.once, tokens)
         made: Calls = [product, self.first(form, name, f"b{name}"), *self.scaled(form, name)]
         return Each((), self.turnings(form), (self.once,)), Each((BATCH,), made)
 
@@ -159,9 +163,7 @@ class OutputGradient(Projection):
     """dmap[F, L] = Woᵀ · dyᵀ; (F, E, L). Of an adapter, one of dh [R, L] = upᵀ · gradient: `rows` rank."""
 
     always = False
-
-    def __init__(self, rows: str = "features", source: str = "dy") -> None:
-        super().__init__(rows, source)
+    multiplies = "{}_transposed"
 
     def scratch(self, form: Form) -> Mapping[str, Groups]:
         """With the weight."""
@@ -170,12 +172,9 @@ class OutputGradient(Projection):
 
     def kernels(self, form: Form) -> Sequence[Each | Fork]:
         """Some columns of the weight, transposed once."""
-        (source, weight, *_), (name,), (rows, tokens) = form.op.reads, form.op.writes, self.term
-        upright = f"{weight}_transposed"
-        product = multiplied(form, upright, source, name, rows, self.once, tokens)
-        made: Calls = [product, self.first(form, name), *self.scaled(form, name)]
-        turned = turning(weight, upright, self.once, rows)
-        return turned, Each((), self.turnings(form), (self.once,)), Each((BATCH,), made)
+        weight = form.op.reads[1]
+        turned = turning(weight, self.multiplies.format(weight), self.once, self.term[0])
+        return turned, *super().kernels(form)
 
 
 class ProjectionWeightGradient(_Projection):

@@ -21,12 +21,15 @@ from trainlib.primitives.lowering.axes import ONE, Area, Axes, AxesLowering, For
 from trainlib.primitives.lowering.boxes import sequence_of
 from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.forks import Fork, column_sum
-from trainlib.primitives.shapes.box_copies import Copy, shifting
+from trainlib.primitives.shapes.box_copies import SHIFTED_BACK, Copy
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
     batch, length, features = sequence_of(inputs[0], "class_token", where)
-    return LayerPlan((batch, length + 1, features), {"w": Parameter((features,), START)})
+    pads = ((1, 0), (0, 0))  # of x in y
+    return LayerPlan(
+        (batch, length + 1, features), {"w": Parameter((features,), START)}, attributes={"pads": pads}
+    )
 
 
 class _Forward(AxesLowering):
@@ -76,7 +79,7 @@ PRIMITIVE = LayerPrimitive(
         Step.of(
             "WG", "dy -> dw", lambda op, values: {"dw": values["dy"][:, 0].sum(axis=0)}, _WeightGradient()
         ),
-        shifting("IG", "dy -> dx", lambda op: ((-1, 0), (0, 0))),
+        SHIFTED_BACK,
     ),
     examples=(Example(inputs=((5, 4),), batches=(1, 3)), Example(inputs=((1, 1),))),
     layouts=None,

@@ -47,37 +47,31 @@ def _taken_off(y: Array, dy: Array, totals: Array) -> Any:
     return np.where(y > NEAR, near, dy - np.exp(y) * totals)
 
 
-class _Forward(Rows):
-    def kernels(self, form: Form) -> list[Fork]:
-        """Row maxima; logarithms of the sums of exponentials; both taken off."""
-        arrays = f"X:x R:{MAXIMA} Z:{SUMS}"
-        return [
-            row_maxima(form, "x"),
-            over_rows(form, "log_sum", arrays, f"x {MAXIMA} -> {SUMS}", _logarithms),
-            over_rows(form, "log_shift", f"{arrays} Y:y", f"x {MAXIMA} {SUMS} -> y", _shifted),
-        ]
+def _forward(form: Form) -> list[Fork]:
+    """Row maxima; logarithms of the sums of exponentials; both taken off."""
+    arrays = f"X:x R:{MAXIMA} Z:{SUMS}"
+    return [
+        row_maxima(form, "x"),
+        over_rows(form, "log_sum", arrays, f"x {MAXIMA} -> {SUMS}", _logarithms),
+        over_rows(form, "log_shift", f"{arrays} Y:y", f"x {MAXIMA} {SUMS} -> y", _shifted),
+    ]
 
 
-class _Backward(Rows):
-    vectors = (SUMS,)
+def _backward(form: Form) -> list[Fork]:
+    """Row sums of dy; then dy - exp(y) · sum."""
+    return [
+        over_rows(form, "row_total", f"X:dy Z:{SUMS}", f"dy -> {SUMS}", _sums),
+        over_rows(form, "log_softmax_bw", f"X:y G:dy Z:{SUMS} Y:dx", f"y dy {SUMS} -> dx", _taken_off),
+    ]
 
-    def kernels(self, form: Form) -> list[Fork]:
-        """Row sums of dy; then dy - exp(y) · sum."""
-        return [
-            over_rows(form, "row_total", f"X:dy Z:{SUMS}", f"dy -> {SUMS}", _sums),
-            over_rows(form, "log_softmax_bw", f"X:y G:dy Z:{SUMS} Y:dx", f"y dy {SUMS} -> dx", _taken_off),
-        ]
-
-
-_FORWARD, _BACKWARD = _Forward(), _Backward()
 
 PRIMITIVE = LayerPrimitive(
     name="log_softmax",
     schema=LayerSchema,
     plan=lambda _, inputs, where: LayerPlan(rows_of(inputs[0], "log_softmax", where)),
     steps=(
-        _FORWARD.step("FW", "x -> y"),
-        _BACKWARD.step("IG", "y dy -> dx"),
+        Rows(_forward).step("FW", "x -> y"),
+        Rows(_backward, (SUMS,)).step("IG", "y dy -> dx"),
     ),
     examples=(
         Example(inputs=((7,),)),

@@ -29,7 +29,7 @@ from configs.errors import ShapeError
 from configs.model_file import AdapterSpec, LayerSchema
 from trainlib.ir.graph import Initial, Tensor
 from trainlib.primitives.attention import mhsa_reference as reference
-from trainlib.primitives.attention.attention import HeadScores, HeadSum, Probabilities, ProbabilityGradient
+from trainlib.primitives.attention.attention import PROBABILITIES, PROBABILITY_GRADIENT, HeadScores, HeadSum
 from trainlib.primitives.attention.attention_projections import (
     ENDS,
     PROJECTIONS,
@@ -130,11 +130,11 @@ _FROZEN = (
     Step.of("FW_K", "x wk bk? wk_up? hk? -> k", reference.projected, Projection()),
     Step.of("FW_V", "x wv bv? wv_up? hv? -> v", reference.projected, Projection()),
     Step.of("FW_SCORES", "q k -> s", reference.scores, HeadScores("q", "k", "s", scaled=True)),
-    Step.of("FW_SOFTMAX", "s -> p", reference.probabilities, Probabilities()),
+    Step.of("FW_SOFTMAX", "s -> p", reference.probabilities, PROBABILITIES),
     Step.of("FW_CONTEXT", "v p -> map", reference.context, HeadSum("v", "p", "map", "keys")),
     Step.of("FW", "map wo bo? wo_up? ho? -> y", reference.projected, OutputProjection()),
     Step.of("WG_O", "dy map -> dwo dbo?", reference.product, ProjectionWeightGradient("width", "features")),
-    Step.of("IG_CONTEXT", "dy wo wo_down? dho? -> dmap", reference.projected, OutputGradient()),
+    Step.of("IG_CONTEXT", "dy wo wo_down? dho? -> dmap", reference.projected, OutputGradient(source="dy")),
     Step.of("IG_V", "dmap p -> dv", reference.values_gradient, HeadSum("dmap", "p", "dv", "queries")),
     Step.of(
         "IG_SOFTMAX",
@@ -142,7 +142,7 @@ _FROZEN = (
         reference.probabilities_gradient,
         HeadScores("dmap", "v", "dp", scaled=False),
     ),
-    Step.of("IG_SCORES", "p dp -> ds", reference.scores_gradient, ProbabilityGradient()),
+    Step.of("IG_SCORES", "p dp -> ds", reference.scores_gradient, PROBABILITY_GRADIENT),
     Step.of("IG_Q", "k ds -> dq", reference.queries_gradient, HeadSum("k", "ds", "dq", "keys")),
     Step.of("IG_K", "q ds -> dk", reference.keys_gradient, HeadSum("q", "ds", "dk", "queries")),
     Step.of("WG_Q", "dq x -> dwq dbq?", reference.product, ProjectionWeightGradient()),

@@ -61,9 +61,14 @@ def over_rows(form: Form, nest: str, buffers: str, moves: str, formula: Callable
 
 
 class RowLowering(ForkLowering):
-    """Passes over rows, which go over the cores, with scratch buffers of one number per row."""
+    """These `passes` over rows, which go over the cores, with scratch buffers of one number per row."""
 
-    vectors: Sequence[str] = VECTORS
+    def __init__(self, passes: Callable[[Form], Sequence[Fork]], vectors: Sequence[str] = VECTORS) -> None:
+        self.passes, self.vectors = passes, vectors
+
+    def kernels(self, form: Form) -> Sequence[Fork]:
+        """One after the other."""
+        return self.passes(form)
 
     def scratch(self, form: Form) -> Mapping[str, Groups]:
         """A number per row."""
@@ -71,7 +76,7 @@ class RowLowering(ForkLowering):
 
 
 class Rows(RowLowering, LeadingBoxes):
-    """What FW and IG share: tiles are some rows of everything."""
+    """Tiles are some rows of everything."""
 
     of_scratch = FP32
 
@@ -112,27 +117,21 @@ def softmax_gradient_passes(form: Form, y: str, dy: str, dx: str) -> list[Fork]:
     ]
 
 
-class _Forward(Rows):
-    def kernels(self, form: Form) -> list[Fork]:
-        return softmax_passes(form, "x", "y", form.op.attributes["exponential"])
+def _forward(form: Form) -> list[Fork]:
+    return softmax_passes(form, "x", "y", form.op.attributes["exponential"])
 
 
-class _Backward(Rows):
-    vectors = (SUMS,)
+def _backward(form: Form) -> list[Fork]:
+    return softmax_gradient_passes(form, "y", "dy", "dx")
 
-    def kernels(self, form: Form) -> list[Fork]:
-        return softmax_gradient_passes(form, "y", "dy", "dx")
-
-
-_FORWARD, _BACKWARD = _Forward(), _Backward()
 
 PRIMITIVE = LayerPrimitive(
     name="softmax",
     schema=_Schema,
     plan=_plan,
     steps=(
-        _FORWARD.step("FW", "x -> y"),
-        _BACKWARD.step("IG", "y dy -> dx"),
+        Rows(_forward).step("FW", "x -> y"),
+        Rows(_backward, (SUMS,)).step("IG", "y dy -> dx"),
     ),
     published=AsPublished(options={"exponential": "schraudolph"}),
     examples=(

@@ -1,24 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lowering of a contraction: boxes, extents and sums follow from its description, a strategy brings kernels.
+"""Lowering of a contraction: boxes, extents and sums follow from its description, a subclass brings kernels.
 
 `ContractionStep` is the lowering of one step. What may be cut, what a tile fetches and what it writes follow
 from `trainlib.ir.access`. Which kernels compute it, in which order and by way of which scratch is a list in
-`linear` and `pointwise`, and in a `StrategyStep` for a named strategy: `conv_im2col` (matmul on unrolled
-patches), `conv_direct` (loops without a matmul).
+`linear` and `pointwise`; those of other convolutions are chosen in `convolution`.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from types import MappingProxyType
 
 from configs.dtypes import DType
 from trainlib.ir.access import Contraction, Index, Space, Span
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import KernelChoice, Operand, Ranges, Tensors, TileTask
+from trainlib.ir.steps import KernelChoice, Operand, Ranges, Tensors
 from trainlib.primitives.lowering.axes import Area, Axes, AxesLowering, Form
 from trainlib.primitives.lowering.calls import BATCH
 
@@ -83,33 +80,6 @@ class LoopTile(Area):
         return (self.box(BIAS_GRADIENT),) if BIAS_GRADIENT in self.op and self.begins("ci") else ()
 
 
-class Strategy(ABC):
-    """How tiles of a contraction are computed."""
-
-    def uncut(self, op: Op) -> tuple[str, ...]:
-        """Loops its kernels want whole: none."""
-        return ()
-
-    def meeting(self, op: Op) -> tuple[tuple[str, ...], ...]:
-        """Loops that decide together on a scratch buffer: none."""
-        return ()
-
-    def same_calls(self, op: Op) -> bool:
-        """Whether tiles of one `AxesLowering.mark` have the same scratch and calls: not known."""
-        return False
-
-    def default_kernel(self, op: Op, space: Space) -> str:
-        """Matmul kernel used when the user names none; empty without a matmul.
-
-        The naive row-parallel one, PULP-TrainLib's own default.
-        """
-        return "mm"
-
-    @abstractmethod
-    def task(self, tile: LoopTile) -> TileTask:
-        """Operands, scratch and kernel calls of a tile."""
-
-
 @dataclass(frozen=True)
 class Description:
     """How the ops of a primitive are contractions.
@@ -129,12 +99,15 @@ class Description:
 
 @dataclass(frozen=True)
 class ContractionStep(AxesLowering):
-    """The lowering of a step that writes `result` (``y``, ``dw`` or ``dx`` of the contraction)."""
+    """The lowering of a step that writes `result` (``y``, ``dw`` or ``dx`` of the contraction).
+
+    `renamed` are the op's names of tensors of the contraction where they differ (a transposed convolution
+    writes what a convolution reads).
+    """
 
     description: Description
     result: str
-
-    renamed = MappingProxyType[str, str]({})
+    renamed: Mapping[str, str] = field(default_factory=dict, kw_only=True)
 
     def uncut(self, op: Op) -> tuple[str, ...]:
         """Loops its kernels want whole."""
@@ -205,7 +178,7 @@ class ContractionStep(AxesLowering):
         return set(super().even(op, tensors)) - alone
 
     def mark(self, op: Op, tensors: Tensors, ranges: Ranges) -> object:
-        """None in groups, which may end within a tile, and if the strategy sees more."""
+        """None in groups, which may end within a tile, and if the kernels see more."""
         inexact = self.form(op, tensors).inexact
         grouped = any(term.block or term.period for index in inexact for term in index.terms)
         return None if grouped or not self.same_calls(op) else super().mark(op, tensors, ranges)
@@ -217,43 +190,6 @@ class ContractionStep(AxesLowering):
     def useful_macs(self, op: Op, tensors: Tensors) -> int:
         """Iterations that touch an element of every operand (see `Space.useful_macs`)."""
         return self.space(op).useful_macs
-
-
-@dataclass(frozen=True)
-class StrategyStep(ContractionStep):
-    """One whose kernels a strategy brings.
-
-    `renamed` are the op's names of tensors of the contraction where they differ (a transposed convolution
-    writes what a convolution reads).
-    """
-
-    strategy: Strategy | Callable[[Op], Strategy]
-    """That of all ops, or by op."""
-    renamed: Mapping[str, str] = field(default_factory=dict)  # type: ignore[assignment]
-
-    def by(self, op: Op) -> Strategy:
-        """What computes the tiles of an op."""
-        return self.strategy if isinstance(self.strategy, Strategy) else self.strategy(op)
-
-    def uncut(self, op: Op) -> tuple[str, ...]:
-        """Those of the strategy."""
-        return self.by(op).uncut(op)
-
-    def same_calls(self, op: Op) -> bool:
-        """That of the strategy."""
-        return self.by(op).same_calls(op)
-
-    def meeting(self, op: Op, tensors: Tensors) -> Sequence[tuple[str, ...]]:
-        """Or in a scratch buffer of the strategy."""
-        return [*super().meeting(op, tensors), *self.by(op).meeting(op)]
-
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        """What the strategy makes of the tile."""
-        return self.by(op).task(LoopTile(self.form(op, tensors), ranges, choice))
-
-    def default_kernel(self, op: Op) -> str:
-        """That of the strategy."""
-        return self.by(op).default_kernel(op, self.space(op))
 
 
 def _name(name: str, index: Index) -> str:

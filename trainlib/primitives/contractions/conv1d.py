@@ -17,7 +17,6 @@ from configs.model_file import LayerSchema
 from configs.values import replace
 from trainlib.ir.graph import Op, Tensor
 from trainlib.primitives.contractions import conv2d_reference as reference
-from trainlib.primitives.contractions.conv2d import as_asked
 from trainlib.primitives.contractions.conv_options import convolution_attributes, convolution_parameters
 from trainlib.primitives.contractions.convolution import convolution_step
 from trainlib.primitives.definition import (
@@ -88,11 +87,9 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step.of("FW", "x w b? -> y", _of_images(reference.forward), convolution_step("y", as_asked)),
-        Step.of(
-            "WG", "x dy -> dw db?", _of_images(reference.weight_gradient), convolution_step("dw", as_asked)
-        ),
-        Step.of("IG", "dy w -> dx", _of_images(reference.input_gradient), convolution_step("dx", as_asked)),
+        Step.of("FW", "x w b? -> y", _of_images(reference.forward), convolution_step("y")),
+        Step.of("WG", "x dy -> dw db?", _of_images(reference.weight_gradient), convolution_step("dw")),
+        Step.of("IG", "dy w -> dx", _of_images(reference.input_gradient), convolution_step("dx")),
     ),
     examples=(
         Example({"out_channels": 3, "kernel": 3}, ((2, 9),), kernels=("mm_M", "mm_unroll_2x4")),

@@ -16,13 +16,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from configs.errors import ShapeError
-from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.graph import Tensor
 from trainlib.primitives.contractions import conv2d_reference as reference
-from trainlib.primitives.contractions.contraction import Strategy
-from trainlib.primitives.contractions.conv_direct import DirectLoops
-from trainlib.primitives.contractions.conv_examples import CONV2D_EXAMPLES
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
-from trainlib.primitives.contractions.conv_im2col import Im2col
 from trainlib.primitives.contractions.conv_options import (
     ChannelSchema,
     convolution_attributes,
@@ -30,7 +26,7 @@ from trainlib.primitives.contractions.conv_options import (
     image_shape,
 )
 from trainlib.primitives.contractions.convolution import convolution_step
-from trainlib.primitives.definition import LayerPlan, LayerPrimitive, Step
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Step
 
 
 class _Schema(ChannelSchema):
@@ -56,23 +52,62 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     )
 
 
-_MATRIX, _DIRECT = Im2col(), DirectLoops()
-
-
-def as_asked(op: Op) -> Strategy:
-    """As the option `im2col` of the layer says."""
-    return _DIRECT if op.attributes["im2col"] == "none" else _MATRIX
-
-
 PRIMITIVE = LayerPrimitive(
     name="conv2d",
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step.of("FW", "x w b? -> y", reference.forward, convolution_step("y", as_asked)),
-        Step.of("WG", "x dy -> dw db?", reference.weight_gradient, convolution_step("dw", as_asked)),
-        Step.of("IG", "dy w -> dx", reference.input_gradient, convolution_step("dx", as_asked)),
+        Step.of("FW", "x w b? -> y", reference.forward, convolution_step("y")),
+        Step.of("WG", "x dy -> dw db?", reference.weight_gradient, convolution_step("dw")),
+        Step.of("IG", "dy w -> dx", reference.input_gradient, convolution_step("dx")),
     ),
-    examples=CONV2D_EXAMPLES,
+    examples=(
+        Example({"out_channels": 3, "kernel": 3}, ((2, 6, 5),), kernels=("mm_M", "mm_unroll_2x4")),
+        Example({"out_channels": 2, "kernel": 3, "padding": 1, "stride": 2}, ((3, 7, 6),)),
+        Example({"out_channels": 2, "kernel": 5, "padding": 2}, ((1, 6, 7),)),
+        Example({"out_channels": 2, "kernel": 1, "stride": 3}, ((2, 6, 6),)),
+        Example(
+            {
+                "out_channels": 4,
+                "kernel": [2, 3],
+                "stride": [2, 1],
+                "padding": [1, 0, 0, 2],
+                "dilation": [1, 2],
+                "groups": 2,
+                "bias": True,
+            },
+            ((4, 6, 7),),
+        ),
+        Example({"out_channels": 3, "kernel": 3, "groups": 3, "bias": True, "padding": 1}, ((3, 4, 5),)),
+        Example(
+            {"layout": "HWC", "out_channels": 3, "kernel": 3, "bias": True}, ((6, 5, 2),), kernels=("mm_M",)
+        ),
+        Example(
+            {"layout": "HWC", "out_channels": 4, "kernel": 3, "padding": [1, 2], "stride": 2, "groups": 2},
+            ((5, 6, 4),),
+        ),
+        Example({"layout": "HWC", "out_channels": 2, "kernel": [3, 2], "dilation": 2}, ((7, 6, 2),)),
+        Example({"out_channels": 3, "kernel": 3, "im2col": "dma", "padding": 1, "bias": True}, ((2, 4, 5),)),
+        Example({"out_channels": 2, "kernel": 2, "im2col": "dma", "stride": 2}, ((2, 5, 4),)),
+        Example(
+            {"layout": "HWC", "out_channels": 2, "kernel": 2, "im2col": "dma", "dilation": 2}, ((4, 5, 3),)
+        ),
+        Example({"out_channels": 3, "kernel": 3, "im2col": "none", "bias": True}, ((2, 6, 5),)),
+        Example(
+            {
+                "out_channels": 4,
+                "kernel": 3,
+                "im2col": "none",
+                "padding": [1, 2, 0, 1],
+                "stride": 2,
+                "groups": 2,
+                "bias": True,
+            },
+            ((4, 5, 6),),
+        ),
+        Example(
+            {"layout": "HWC", "out_channels": 2, "kernel": 3, "im2col": "none", "dilation": 2}, ((6, 5, 3),)
+        ),
+    ),
     layouts=("CHW", "HWC"),
 )

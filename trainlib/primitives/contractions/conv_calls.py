@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -12,16 +13,14 @@ import numpy as np
 from arch.spec.isa import TeamWork
 from configs.dtypes import DType
 from configs.values import Struct, replace
-from trainlib.ir.access import Span
+from trainlib.ir.access import Span, Taps
 from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Scratch, part
-from trainlib.kernels import catalogue
 from trainlib.primitives.contractions import conv_nests
 from trainlib.primitives.contractions.contraction import BIAS, BIAS_GRADIENT, LoopTile
-from trainlib.primitives.contractions.conv_details import of_window
-from trainlib.primitives.contractions.conv_geometry import ConvGeometry, block_transpose, patches
+from trainlib.primitives.contractions.conv_geometry import ConvGeometry, Segment, block_transpose, patches
 from trainlib.primitives.contractions.conv_nests import Reach, Site
 from trainlib.primitives.lowering.calls import BATCH, factors, matmul_call, vector_add_call
-from trainlib.primitives.lowering.kernel_call import Piece
+from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 
 ROWS = "im2row"
 """Name of the scratch buffer of the im2row matrix."""
@@ -34,6 +33,55 @@ TRANSPOSED = "weights_transposed"
 
 PARTIAL = "dw_of_sample"
 """Name of the scratch buffer of the weight gradient of one further sample of a batch."""
+
+
+NOWHERE = -(2**20)
+"""A first row, or column, that no image reaches."""
+
+
+def first_of(taps: Taps, step: int, inner: int, divisor: int) -> int:
+    """f of taps[p, k] = (p * step + k * inner + f) / divisor, where that is a whole number in the image."""
+    position, tap = np.unravel_index(int(np.argmax(taps)), taps.shape)
+    last = int(taps[position, tap])
+    return last * divisor - int(position) * step - int(tap) * inner if last >= 0 else NOWHERE
+
+
+def of_window(geometry: ConvGeometry, reach: Reach, *, gathers: bool) -> dict[str, Any]:
+    """Where the kernel positions of a tile lie: of the forward step, or (`gathers`) of an input gradient."""
+    steps, divisors = ((1, 1), geometry.strides) if gathers else (geometry.strides, (1, 1))
+    (down, along), (high, wide) = steps, divisors
+    return {
+        "row_first": partial(first_of, reach.rows, down, geometry.dilations[0], high),
+        "column_first": partial(first_of, reach.columns, along, geometry.dilations[1], wide),
+        "step_h": down,
+        "step_w": along,
+        "divisor_h": high,
+        "divisor_w": wide,
+        "dilation_h": geometry.dilations[0],
+        "dilation_w": geometry.dilations[1],
+        "height": reach.height,
+        "width": reach.width,
+    }
+
+
+def of_groups(
+    geometry: ConvGeometry, parts: Sequence[Segment], within: Sequence[Extent], *, gathers: bool, fetched: int
+) -> dict[str, Any]:
+    """Which channels those of a tile meet, and which filters of those fetched from `fetched` on are theirs.
+
+    Channel c is of group (own_first + c) // own_group of the tile, which meets the channels from met_first +
+    group * met_group on.
+    """
+    walked, met = geometry.co_of_group, geometry.ci_of_group
+    if gathers:
+        walked, met = met, walked
+    return {
+        "own_first": parts[0].start % walked,
+        "own_group": walked,
+        "met_first": within[0][0],
+        "met_group": met,
+        "fetched": fetched,
+    }
 
 
 class TileImage(Struct, frozen=True):
@@ -51,6 +99,15 @@ class TileImage(Struct, frozen=True):
     def positions(self) -> int:
         """Rows of the im2row matrix."""
         return self.reach.positions
+
+    def is_padded(self, geometry: ConvGeometry) -> bool:
+        """Whether the forward convolution is: of IG that from this box of dx to this box of dy."""
+        high, wide = self.rows, self.columns
+        pads = (high.before, high.after, wide.before, wide.after)
+        if self.mode == "IG":
+            down, along = geometry.hk - 1, geometry.wk - 1
+            pads = (down - high.before, down - high.after, along - wide.before, max(along - wide.after, 0))
+        return any(pads)
 
 
 def tile_image(tile: LoopTile, *, owned: bool = False) -> TileImage:
@@ -96,7 +153,8 @@ def im2row_call(
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
         site = Site(codegen, cores, dtype, {"X": addresses[source], "R": addresses[target]})
         if geometry.plain:
-            return _library_im2row(site, geometry, view, channels)
+            stride, padded = geometry.strides[0], view.is_padded(geometry)
+            return conv_nests.im2row(site, view.mode, view.reach, channels, stride=stride, padded=padded)
         if geometry.hwc:
             return conv_nests.unroll_hwc(site, geometry, view.reach, channels, columns=columns)
         return conv_nests.im2row(site, view.mode, view.reach, channels)
@@ -123,41 +181,6 @@ def im2row_call(
         "padded": lambda: view.reach.padded,
     }
     return KernelCall(target, (source,), (target,), work, function, details=details)
-
-
-def _library_im2row(site: Site, geometry: ConvGeometry, view: TileImage, channels: int) -> TeamWork:
-    """The im2row loops of the library: CHW, one stride, no dilation."""
-    high, wide, reach = view.rows, view.columns, view.reach
-    if view.mode == "FW":
-        hi, wi, ho, wo = high.count, wide.count, len(reach.rows), len(reach.columns)
-        pads = (high.before, high.after, wide.before, wide.after)
-    else:
-        # The nest wants the padding of the forward convolution from this box of dx to this box of dy.
-        hi, wi, ho, wo = len(reach.rows), len(reach.columns), high.count, wide.count
-        last = (geometry.hk - 1, geometry.wk - 1)
-        pads = (
-            last[0] - high.before,
-            last[0] - high.after,
-            last[1] - wide.before,
-            max(last[1] - wide.after, 0),
-        )
-    return catalogue.im2row_work(
-        site.codegen,
-        mode=view.mode,
-        ci=channels,
-        hi=hi,
-        wi=wi,
-        hk=geometry.hk,
-        wk=geometry.wk,
-        ho=ho,
-        wo=wo,
-        stride=geometry.strides[0],
-        pads=pads,
-        cores=site.cores,
-        source_address=site.places["X"],
-        target_address=site.places["R"],
-        element_bytes=site.dtype.bytes,
-    )
 
 
 def block_transpose_call(
@@ -241,18 +264,17 @@ def partial_sum(tile: LoopTile) -> tuple[Scratch, ...]:
 
 def bias_add_call(tile: LoopTile, image: str) -> KernelCall:
     """image += bias per channel: a fork of its own, so that the matmul is finished (see trainlib's race)."""
-    geometry, codegen, dtype = ConvGeometry.of(tile.op.attributes), tile.choice.codegen, tile.dtype
-    channels, positions = tile.count("co"), tile.count("ho", "wo")
-
-    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        site = Site(codegen, cores, dtype, {"Y": addresses[image], "D": addresses[BIAS]})
-        return conv_nests.bias_add(site, geometry, channels, positions)
+    geometry = ConvGeometry.of(tile.op.attributes)
+    sizes = {"channels": tile.count("co"), "positions": tile.count("ho", "wo")}
+    strides = conv_nests.planes(geometry, **sizes)
+    placed: dict[str, Piece | str] = {"Y": Piece(image, strides=strides), "D": BIAS}
+    reads, writes = (image, BIAS), (image,)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         shape = (-1,) if geometry.hwc else (-1, *(1,) * (arrays[0].ndim - 1))
         return (arrays[0] + arrays[1].reshape(shape),)
 
-    return KernelCall("conv_bias_fw", (image, BIAS), (image,), work, function)
+    return kernel_call(tile.choice, "conv_bias_fw", sizes, placed, reads, writes, function, tile.dtype)
 
 
 def bias_sum_call(
@@ -266,15 +288,15 @@ def bias_sum_call(
     `channels` and the rows and columns `inside` are counted in the boxes of dy, which are `image` (channels,
     rows, columns); all, unless something else is said. A sum of no positions is 0 and costs as one of one.
     """
-    geometry, codegen, dtype = ConvGeometry.of(tile.op.attributes), tile.choice.codegen, tile.dtype
+    geometry = ConvGeometry.of(tile.op.attributes)
     sources = tuple(part("dy", sample) for sample in range(tile.count(BATCH)))
     first, last = channels or (0, tile.count("co"))
     rows, columns = (slice(*extent) for extent in inside) if inside else (slice(None), slice(None))
     positions = prod(stop - start for start, stop in inside) if inside else tile.count("ho", "wo")
-
-    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        site = Site(codegen, cores, dtype, {"Y": addresses[sources[0]], "D": addresses[BIAS_GRADIENT]})
-        return conv_nests.bias_sum(site, geometry, last - first, max(positions, 1), len(sources))
+    sizes = {"channels": last - first, "positions": max(positions, 1)}
+    channel, position = conv_nests.planes(geometry, **sizes)
+    strides = channel, sizes["channels"] * sizes["positions"], position
+    placed: dict[str, Piece | str] = {"Y": Piece(sources[0], strides=strides), "D": BIAS_GRADIENT}
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         images = [geometry.image_chw(array)[first:last, rows, columns] for array in arrays]
@@ -289,4 +311,8 @@ def bias_sum_call(
         "rows": bottom - top,
         "columns": right - left,
     }
-    return KernelCall("conv_bias_wg", sources, (BIAS_GRADIENT,), work, function, details=details)
+    sizes["samples"] = len(sources)
+    choice, dtype, writes = tile.choice, tile.dtype, (BIAS_GRADIENT,)
+    return kernel_call(
+        choice, "conv_bias_wg", sizes, placed, sources, writes, function, dtype, details=details
+    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strategy of convolutions by direct loops, without im2row: naive Conv2D, depthwise, transposed convolution.
+"""Convolutions by direct loops, without im2row: naive Conv2D, depthwise, transposed convolution.
 
 One kernel call per sample computes all channels of a tile, in parallel over them in every step.
 PULP-TrainLib's depthwise WG and IG let every core do every channel and know neither stride nor padding (a
@@ -12,7 +12,6 @@ Names of tensors here are those of the convolution; a transposed convolution has
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,25 +20,23 @@ import numpy as np
 from arch.spec.isa import TeamWork
 from configs.dtypes import DType
 from configs.values import Struct
-from trainlib.ir.access import Space
-from trainlib.ir.graph import Op
 from trainlib.ir.numerics import details_of_sums, matmul
 from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand, TileTask, part
 from trainlib.primitives.contractions import conv_nests
-from trainlib.primitives.contractions.contraction import BIAS_GRADIENT, LoopTile, Strategy
+from trainlib.primitives.contractions.contraction import BIAS_GRADIENT, LoopTile
 from trainlib.primitives.contractions.conv_calls import (
     PARTIAL,
     TileImage,
     accumulated,
     bias_sum_call,
+    of_groups,
+    of_window,
     partial_sum,
     tile_image,
 )
-from trainlib.primitives.contractions.conv_details import of_groups, of_window
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, block_transpose, patches
 from trainlib.primitives.contractions.conv_groups import channels_met, within_group
 from trainlib.primitives.contractions.conv_nests import Direct, Site
-from trainlib.primitives.contractions.convolution import WINDOW
 from trainlib.primitives.lowering.calls import BATCH, box
 
 _Pricing = Callable[[Site, Direct], TeamWork]
@@ -80,127 +77,116 @@ class _Nest(Struct, frozen=True):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class DirectLoops(Strategy):
-    """FW, WG and IG by a nest of their own; no matmul kernel to choose.
+def task(tile: LoopTile, loops: str) -> TileTask:
+    """A box of an image with its halo and the filters it meets; a nest per sample, sums, biases.
 
-    `scattered` prices the loop that adds each product to the result in memory, as transposed convolutions do;
-    `published` those of PULP-TrainLib's depthwise gradients (`published_depthwise` says which they can do).
+    There is no matmul kernel to choose. `loops` ``scattered`` prices the loop that adds each product to the
+    result in memory, as transposed convolutions do, ``published`` those of PULP-TrainLib's depthwise
+    gradients (`published_depthwise` says which they can do).
     """
+    return _weights(tile, loops) if tile.space.result == "dw" else _image(tile, loops)
 
-    scattered: bool = False
-    published: bool = False
 
-    def uncut(self, op: Op) -> tuple[str, ...]:
-        """The kernel window; in a weight gradient of groups the channels of a group."""
-        grouped = op.step == "WG" and op.attributes["groups"] > 1
-        return (*WINDOW, "ci") if grouped else WINDOW
+def _image(tile: LoopTile, loops: str) -> TileTask:
+    """The result or its adjoint: an image from an image, with the bias where the part begins the sum."""
+    image = "dy" if tile.space.result == "dx" else "x"
+    inputs = (tile.box(image), tile.box("w"), *tile.bias)
+    return TileTask(inputs, (tile.box(tile.space.result),), (), lambda: _image_calls(tile, image, loops))
 
-    def default_kernel(self, op: Op, space: Space) -> str:
-        """No matmul, so no choice."""
-        return ""
 
-    def task(self, tile: LoopTile) -> TileTask:
-        """A box of an image with its halo and the filters it meets; a nest per sample, sums, biases."""
-        return self._weights(tile) if tile.space.result == "dw" else self._image(tile)
+def _image_calls(tile: LoopTile, image: str, loops: str) -> list[KernelCall]:
+    geometry, gathers = ConvGeometry.of(tile.op.attributes), image == "dy"
+    over = "co" if gathers else "ci"
+    parts, sources, within = channels_met(tile, image, over)
+    view, dtype, choice = tile_image(tile), tile.dtype, tile.choice
+    channels, fetched = tile.extents[tile.channel], tile.span("w", "ci").start
+    bias = tile.adds_bias
 
-    def _image(self, tile: LoopTile) -> TileTask:
-        """The result or its adjoint: an image from an image, with the bias where the part begins the sum."""
-        image = "dy" if tile.space.result == "dx" else "x"
-        inputs = (tile.box(image), tile.box("w"), *tile.bias)
-        return TileTask(inputs, (tile.box(tile.space.result),), (), lambda: self._image_calls(tile, image))
-
-    def _image_calls(self, tile: LoopTile, image: str) -> list[KernelCall]:
-        geometry, gathers = ConvGeometry.of(tile.op.attributes), image == "dy"
-        over = "co" if gathers else "ci"
-        parts, sources, within = channels_met(tile, image, over)
-        view, dtype, choice = tile_image(tile), tile.dtype, tile.choice
-        channels, fetched = tile.extents[tile.channel], tile.span("w", "ci").start
-        bias = tile.adds_bias
-
-        def filters_of(weights: Array, number: int) -> Array:
-            """The filters of a group, those of a gradient turned round."""
-            if gathers:
-                start, stop = within_group(parts[number], geometry.ci_of_group)
-                met = weights[slice(*within[number]), start - fetched : stop - fetched]
-                return block_transpose(met)
-            met = weights[parts[number].start - channels[0] : parts[number].stop - channels[0]]
-            return met.reshape(len(met), -1)
-
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            read, weights = geometry.image_chw(arrays[0]), geometry.filters_chw(arrays[1])
-            products = []
-            for number, met in enumerate(within):
-                rows = patches(read[slice(*met)], view.reach.rows, view.reach.columns)
-                products.append(_product(filters_of(weights, number), rows, choice, dtype))
-            return (_finished(geometry, products, view, arrays[2] if bias else None),)
-
-        loop = Direct(
-            geometry, view.reach, tile.count(tile.channel), tile.count(over), sources[1] - sources[0], bias
-        )
-        details = {
-            **of_window(geometry, view.reach, gathers=gathers),
-            **of_groups(geometry, parts, within, gathers=gathers, fetched=fetched),
-            "filter_s": conv_nests.filter_strides(geometry, tile.span("w", "ci").count),
-        }
-        kernel: str = "conv_direct_fw"
-        pricing: _Pricing = conv_nests.direct_forward
+    def filters_of(weights: Array, number: int) -> Array:
+        """The filters of a group, those of a gradient turned round."""
         if gathers:
-            kernel, pricing = "conv_direct_ig", conv_nests.direct_input
-            if self.published:
-                kernel, pricing = "dw_ig", partial(conv_nests.published, nest="dw_ig")
-            elif self.scattered:
-                kernel, pricing = "conv_scatter_fw", conv_nests.scatter
-        nest = _Nest(kernel, pricing, loop, "X" if gathers else "Y", function, tile, details)
-        x, y = (tile.role(name) for name in (("dx", "dy") if gathers else ("x", "y")))
-        return [nest.call(part(x, sample), "w", part(y, sample)) for sample in range(tile.count(BATCH))]
+            start, stop = within_group(parts[number], geometry.ci_of_group)
+            met = weights[slice(*within[number]), start - fetched : stop - fetched]
+            return block_transpose(met)
+        met = weights[parts[number].start - channels[0] : parts[number].stop - channels[0]]
+        return met.reshape(len(met), -1)
 
-    def _weights(self, tile: LoopTile) -> TileTask:
-        """The gradient of the weights from two images, and that of the bias."""
-        # A bias gradient needs positions of the image that no kernel position reads, too.
-        view = tile_image(tile, owned=tile.role("x") == "dy" and BIAS_GRADIENT in tile.op)
-        sums_bias = _bias_gradient(tile, view) if BIAS_GRADIENT in tile.op else None
-        outputs = (tile.box("dw"), *([sums_bias[1]] if sums_bias else []))
-        # The view may hold more than the window reads.
-        tile.extents.update({"hi of x": view.rows.extent, "wi of x": view.columns.extent})
+    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+        read, weights = geometry.image_chw(arrays[0]), geometry.filters_chw(arrays[1])
+        products = []
+        for number, met in enumerate(within):
+            rows = patches(read[slice(*met)], view.reach.rows, view.reach.columns)
+            products.append(_product(filters_of(weights, number), rows, choice, dtype))
+        return (_finished(geometry, products, view, arrays[2] if bias else None),)
 
-        def calls() -> list[KernelCall]:
-            return self._weight_calls(tile, view) + ([sums_bias[0]] if sums_bias else [])
+    loop = Direct(
+        geometry, view.reach, tile.count(tile.channel), tile.count(over), sources[1] - sources[0], bias
+    )
+    details = {
+        **of_window(geometry, view.reach, gathers=gathers),
+        **of_groups(geometry, parts, within, gathers=gathers, fetched=fetched),
+        "filter_s": conv_nests.filter_strides(geometry, tile.span("w", "ci").count),
+    }
+    kernel: str = "conv_direct_fw"
+    pricing: _Pricing = conv_nests.direct_forward
+    if gathers:
+        kernel, pricing = "conv_direct_ig", conv_nests.direct_input
+        if loops == "published":
+            kernel, pricing = "dw_ig", partial(conv_nests.published, nest="dw_ig")
+        elif loops == "scattered":
+            kernel, pricing = "conv_scatter_fw", conv_nests.scatter
+    nest = _Nest(kernel, pricing, loop, "X" if gathers else "Y", function, tile, details)
+    x, y = (tile.role(name) for name in (("dx", "dy") if gathers else ("x", "y")))
+    return [nest.call(part(x, sample), "w", part(y, sample)) for sample in range(tile.count(BATCH))]
 
-        return TileTask((tile.box("x"), tile.box("dy")), outputs, partial_sum(tile), calls)
 
-    def _weight_calls(self, tile: LoopTile, view: TileImage) -> list[KernelCall]:
-        geometry = ConvGeometry.of(tile.op.attributes)
-        image, gradient = tile.role("x"), tile.role("dy")
-        parts, sources, within = channels_met(tile, "x", "ci")
-        reach, dtype, choice = view.reach, tile.dtype, tile.choice
-        filters, others = tile.count("co"), tile.count("ci")
-        first = tile.extents["co"][0]
-        loop = Direct(geometry, reach, filters, others, sources[1] - sources[0])
+def _weights(tile: LoopTile, loops: str) -> TileTask:
+    """The gradient of the weights from two images, and that of the bias."""
+    # A bias gradient needs positions of the image that no kernel position reads, too.
+    view = tile_image(tile, owned=tile.role("x") == "dy" and BIAS_GRADIENT in tile.op)
+    sums_bias = _bias_gradient(tile, view) if BIAS_GRADIENT in tile.op else None
+    outputs = (tile.box("dw"), *([sums_bias[1]] if sums_bias else []))
+    # The view may hold more than the window reads.
+    tile.extents.update({"hi of x": view.rows.extent, "wi of x": view.columns.extent})
 
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            read, reached = geometry.image_chw(arrays[0]), geometry.image_chw(arrays[1])
-            products = []
-            for segment, met in zip(parts, within, strict=True):
-                rows = patches(read[slice(*met)], reach.rows, reach.columns)
-                left = reached[segment.start - first : segment.stop - first]
-                product = _product(left.reshape(len(left), -1), rows.T, choice, dtype)
-                products.append(product.reshape(-1, others, geometry.hk, geometry.wk))
-            return (geometry.filters_back(np.concatenate(products)),)
+    def calls() -> list[KernelCall]:
+        return _weight_calls(tile, view, loops) + ([sums_bias[0]] if sums_bias else [])
 
-        kernel: str = "conv_direct_wg"
-        pricing: _Pricing = conv_nests.direct_weights
-        if self.published:
-            kernel, pricing = "dw_wg", partial(conv_nests.published, nest="dw_wg")
-        details = of_window(geometry, reach, gathers=False)
-        details |= of_groups(geometry, parts, within, gathers=False, fetched=0)
-        details |= {"ho": len(reach.rows), "wo": len(reach.columns)}
-        nest = _Nest(kernel, pricing, loop, "W", function, tile, details)
-        terms = []
-        for sample in range(tile.count(BATCH)):
-            x, y = part(image, sample), part(gradient, sample)
-            terms.append(((), nest.call(x, "dw", y), nest.call(x, PARTIAL, y)))
-        return accumulated(tile, terms)
+    return TileTask((tile.box("x"), tile.box("dy")), outputs, partial_sum(tile), calls)
+
+
+def _weight_calls(tile: LoopTile, view: TileImage, loops: str) -> list[KernelCall]:
+    geometry = ConvGeometry.of(tile.op.attributes)
+    image, gradient = tile.role("x"), tile.role("dy")
+    parts, sources, within = channels_met(tile, "x", "ci")
+    reach, dtype, choice = view.reach, tile.dtype, tile.choice
+    filters, others = tile.count("co"), tile.count("ci")
+    first = tile.extents["co"][0]
+    loop = Direct(geometry, reach, filters, others, sources[1] - sources[0])
+
+    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+        read, reached = geometry.image_chw(arrays[0]), geometry.image_chw(arrays[1])
+        products = []
+        for segment, met in zip(parts, within, strict=True):
+            rows = patches(read[slice(*met)], reach.rows, reach.columns)
+            left = reached[segment.start - first : segment.stop - first]
+            product = _product(left.reshape(len(left), -1), rows.T, choice, dtype)
+            products.append(product.reshape(-1, others, geometry.hk, geometry.wk))
+        return (geometry.filters_back(np.concatenate(products)),)
+
+    kernel: str = "conv_direct_wg"
+    pricing: _Pricing = conv_nests.direct_weights
+    if loops == "published":
+        kernel, pricing = "dw_wg", partial(conv_nests.published, nest="dw_wg")
+    details = of_window(geometry, reach, gathers=False)
+    details |= of_groups(geometry, parts, within, gathers=False, fetched=0)
+    details |= {"ho": len(reach.rows), "wo": len(reach.columns)}
+    nest = _Nest(kernel, pricing, loop, "W", function, tile, details)
+    terms = []
+    for sample in range(tile.count(BATCH)):
+        x, y = part(image, sample), part(gradient, sample)
+        terms.append(((), nest.call(x, "dw", y), nest.call(x, PARTIAL, y)))
+    return accumulated(tile, terms)
 
 
 def published_depthwise(attributes: Mapping[str, Any]) -> bool:

@@ -22,6 +22,10 @@ Pads = tuple[int, int, int, int]
 """Zero rows and columns added (up, down, left, right)."""
 
 
+WINDOW = ("hk", "wk")
+"""Loops no tile cuts: a tile of one channel holds the whole window at 4 B per position."""
+
+
 class ConvGeometry(Struct, frozen=True):
     """Extents of one convolution; channels `ci` -> `co`, image `hi` x `wi` -> `ho` x `wo`, in a layout.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strategy of convolutions by a matmul on unrolled patches (im2col), with groups and bias.
+"""Convolutions by a matmul on unrolled patches (im2col), with groups and bias.
 
 Per step and group, extents as in PULP-TrainLib:
 
@@ -16,11 +16,9 @@ gradient a sum of dy in WG.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from trainlib.ir.graph import Op
 from trainlib.ir.steps import Extent, KernelCall, Scratch, TileTask, part
-from trainlib.primitives.contractions.contraction import LoopTile, Strategy
+from trainlib.primitives.contractions.contraction import LoopTile
 from trainlib.primitives.contractions.conv_calls import (
     PARTIAL,
     TRANSPOSED,
@@ -28,11 +26,11 @@ from trainlib.primitives.contractions.conv_calls import (
     bias_add_call,
     bias_sum_call,
     block_transpose_call,
+    of_groups,
     partial_sum,
     positions_of,
 )
-from trainlib.primitives.contractions.conv_details import of_groups
-from trainlib.primitives.contractions.conv_geometry import ConvGeometry, Segment
+from trainlib.primitives.contractions.conv_geometry import WINDOW, ConvGeometry, Segment
 from trainlib.primitives.contractions.conv_groups import (
     channels_met,
     filter_product,
@@ -41,7 +39,6 @@ from trainlib.primitives.contractions.conv_groups import (
 )
 from trainlib.primitives.contractions.conv_nests import filter_strides
 from trainlib.primitives.contractions.conv_unroll import unrolled
-from trainlib.primitives.contractions.convolution import WINDOW
 from trainlib.primitives.lowering.calls import transpose_call
 from trainlib.primitives.lowering.kernel_call import Piece
 
@@ -49,97 +46,81 @@ GRADIENT_TRANSPOSED = "dy_transposed"
 """Name of the scratch buffer of dyᵀ in the WG of HWC."""
 
 
-@dataclass(frozen=True, slots=True)
-class Im2col(Strategy):
-    """FW, WG and IG by im2col and matmul, in the way the layer's `im2col` says (``cores`` or ``dma``)."""
+def task(tile: LoopTile) -> TileTask:
+    """Per sample an im2row of the box with its halo and a matmul; sums and biases."""
+    return _weights(tile) if tile.space.result == "dw" else _image(tile)
 
-    def same_calls(self, op: Op) -> bool:
-        """Where the cores unroll: what the DMA has yet to complete depends on the place."""
-        return bool(op.attributes["im2col"] == "cores")
 
-    def uncut(self, op: Op) -> tuple[str, ...]:
-        """The kernel window."""
-        return WINDOW
+def _image(tile: LoopTile) -> TileTask:
+    """FW, and IG with the weights block-transposed once."""
+    gathers = tile.space.result == "dx"
+    image, over = ("dy", "co") if gathers else ("x", "ci")
+    parts, sources, within = channels_met(tile, image, over)
+    matrices = unrolled(tile, image, sources, within)
+    k = tile.count(over, *WINDOW)
+    written = tile.box(tile.space.result)
+    weights = TRANSPOSED if gathers else "w"
+    scratch = list(matrices.scratch)
 
-    def meeting(self, op: Op) -> tuple[tuple[str, ...], ...]:
-        """Rows and columns of what the DMA unrolls: whether a patch is completed by the cores needs both."""
-        if op.attributes["im2col"] != "dma":
-            return ()
-        return (("hi", "wi") if op.step == "IG" else ("ho", "wo"),)
+    def calls() -> list[KernelCall]:
+        made: list[KernelCall] = []
+        unrolling, positions = matrices.calls(), positions_of(tile)
+        for sample, names in enumerate(matrices.names):
+            made += unrolling[sample]
+            if gathers and sample == 0:
+                made.append(_block_transpose(tile, parts, within))
+            target = Piece(part(tile.space.result, sample), written.shape[1:])
+            made.append(filter_product(tile, parts, weights, names, target, k, positions))
+            if tile.adds_bias:
+                made.append(bias_add_call(tile, target.name))
+        return made
 
-    def task(self, tile: LoopTile) -> TileTask:
-        """Per sample an im2row of the box with its halo and a matmul; sums and biases."""
-        return self._weights(tile) if tile.space.result == "dw" else self._image(tile)
+    if gathers:
+        scratch.append(Scratch(TRANSPOSED, (tile.count("ci"), k), tile.dtype))
+    inputs = (*matrices.operands, tile.box("w"), *tile.bias)
+    return TileTask(inputs, (written,), tuple(scratch), calls)
 
-    def _image(self, tile: LoopTile) -> TileTask:
-        """FW, and IG with the weights block-transposed once."""
-        gathers = tile.space.result == "dx"
-        image, over = ("dy", "co") if gathers else ("x", "ci")
-        parts, sources, within = channels_met(tile, image, over)
-        matrices = unrolled(tile, image, sources, within)
-        k = tile.count(over, *WINDOW)
-        written = tile.box(tile.space.result)
-        weights = TRANSPOSED if gathers else "w"
-        scratch = list(matrices.scratch)
 
-        def calls() -> list[KernelCall]:
-            made: list[KernelCall] = []
-            unrolling, positions = matrices.calls(), positions_of(tile)
-            for sample, names in enumerate(matrices.names):
-                made += unrolling[sample]
-                if gathers and sample == 0:
-                    made.append(_block_transpose(tile, parts, within))
-                target = Piece(part(tile.space.result, sample), written.shape[1:])
-                made.append(filter_product(tile, parts, weights, names, target, k, positions))
-                if tile.adds_bias:
-                    made.append(bias_add_call(tile, target.name))
-            return made
+def _weights(tile: LoopTile) -> TileTask:
+    """WG: a sum over the samples of dy · im2row(x)."""
+    hwc = tile.op.attributes["layout"] == "HWC"
+    as_columns = hwc and tile.op.attributes["im2col"] == "cores"
+    parts, sources, within = channels_met(tile, "x", "ci")
+    matrices = unrolled(tile, "x", sources, within, columns=as_columns)
+    written = tile.box("dw")
+    channels, positions, width = tile.count("co"), positions_of(tile), tile.count("ci", *WINDOW)
 
-        if gathers:
-            scratch.append(Scratch(TRANSPOSED, (tile.count("ci"), k), tile.dtype))
-        inputs = (*matrices.operands, tile.box("w"), *tile.bias)
-        return TileTask(inputs, (written,), tuple(scratch), calls)
-
-    def _weights(self, tile: LoopTile) -> TileTask:
-        """WG: a sum over the samples of dy · im2row(x)."""
-        hwc = tile.op.attributes["layout"] == "HWC"
-        as_columns = hwc and tile.op.attributes["im2col"] == "cores"
-        parts, sources, within = channels_met(tile, "x", "ci")
-        matrices = unrolled(tile, "x", sources, within, columns=as_columns)
-        written = tile.box("dw")
-        channels, positions, width = tile.count("co"), positions_of(tile), tile.count("ci", *WINDOW)
-
-        def calls() -> list[KernelCall]:
-            terms = []
-            unrolling = matrices.calls()
-            for sample, names in enumerate(matrices.names):
-                before, left = list(unrolling[sample]), part("dy", sample)
-                if hwc:
-                    source = Piece(left, (positions, channels))
-                    turned = Piece(GRADIENT_TRANSPOSED, (channels, positions))
-                    before.append(transpose_call(tile.choice, source, turned, tile.dtype))
-                    left = turned.name
-                first, further = (
-                    gradient_product(
-                        tile,
-                        parts,
-                        left,
-                        names,
-                        Piece(target, written.shape),
-                        positions,
-                        width,
-                        trans_b=as_columns,
-                    )
-                    for target in ("dw", PARTIAL)
+    def calls() -> list[KernelCall]:
+        terms = []
+        unrolling = matrices.calls()
+        for sample, names in enumerate(matrices.names):
+            before, left = list(unrolling[sample]), part("dy", sample)
+            if hwc:
+                source = Piece(left, (positions, channels))
+                turned = Piece(GRADIENT_TRANSPOSED, (channels, positions))
+                before.append(transpose_call(tile.choice, source, turned, tile.dtype))
+                left = turned.name
+            first, further = (
+                gradient_product(
+                    tile,
+                    parts,
+                    left,
+                    names,
+                    Piece(target, written.shape),
+                    positions,
+                    width,
+                    trans_b=as_columns,
                 )
-                terms.append((before, first, further))
-            return accumulated(tile, terms) + ([bias_sum_call(tile)] if tile.bias_gradient else [])
+                for target in ("dw", PARTIAL)
+            )
+            terms.append((before, first, further))
+        return accumulated(tile, terms) + ([bias_sum_call(tile)] if tile.bias_gradient else [])
 
-        scratch = [*matrices.scratch, *partial_sum(tile)]
-        if hwc:
-            scratch.append(Scratch(GRADIENT_TRANSPOSED, (channels, positions), tile.dtype))
-        inputs = (*matrices.operands, tile.box("dy"))
-        return TileTask(inputs, (written, *tile.bias_gradient), tuple(scratch), calls)
+    scratch = [*matrices.scratch, *partial_sum(tile)]
+    if hwc:
+        scratch.append(Scratch(GRADIENT_TRANSPOSED, (channels, positions), tile.dtype))
+    inputs = (*matrices.operands, tile.box("dy"))
+    return TileTask(inputs, (written, *tile.bias_gradient), tuple(scratch), calls)
 
 
 def _block_transpose(tile: LoopTile, parts: Sequence[Segment], within: Sequence[Extent]) -> KernelCall:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from arch.spec.isa import TeamWork
 from configs.dtypes import DType
 from configs.values import Struct, replace
@@ -27,6 +29,23 @@ class Reach(Struct, frozen=True):
     columns: Taps
     height: int
     width: int
+
+    @classmethod
+    def of(
+        cls,
+        image: tuple[int, int],
+        kernel: tuple[int, int],
+        positions: tuple[int, int],
+        stride: int = 1,
+        pad: int = 0,
+    ) -> Reach:
+        """That of a window of rows and columns on a whole image."""
+        along = []
+        for size, taps, count in zip(image, kernel, positions, strict=True):
+            places = np.arange(count)[:, None] * stride + np.arange(taps) - pad
+            along.append(np.where((places >= 0) & (places < size), places, -1))
+        rows, columns = along
+        return cls(rows, columns, *image)
 
     @property
     def positions(self) -> int:
@@ -76,21 +95,35 @@ class Site(Struct, frozen=True):
         )
 
 
-def im2row(site: Site, mode: str, reach: Reach, channels: int) -> TeamWork:
-    """CHW im2row of any stride and dilation: the nest of the library, every element tested, counts as real.
+def im2row(
+    site: Site,
+    mode: str,
+    reach: Reach,
+    channels: int,
+    *,
+    stride: int = 1,
+    padded: bool = True,
+    columns: bool = False,
+) -> TeamWork:
+    """CHW im2row of the library; `padded`: it tests every element. Places: X, R (result).
 
-    `mode` is FW or IG as in `catalogue.im2row_work`; places: X, R (result).
+    mode FW: the image at the positions of the result; IG: an output gradient at those of the input. It does
+    strides per axis and dilation as well, and takes counts of what `reach` says. `columns`: the transpose of
+    FW (im2col), which no layer of ours asks for.
     """
     hk, wk = reach.rows.shape[1], reach.columns.shape[1]
-    rows, columns = len(reach.rows), len(reach.columns)
+    rows, wide = len(reach.rows), len(reach.columns)
     patch = channels * hk * wk
-    extents = {"ho": rows, "wo": columns, "hi": reach.height, "wi": reach.width}
+    extents = {"ho": rows, "wo": wide, "hi": reach.height, "wi": reach.width}
     if mode == "IG":
-        extents = {"hi": rows, "wi": columns, "ho": reach.height, "wo": reach.width}
-    sizes = {"ci": channels, "hk": hk, "wk": wk, "stride": 1, **extents, **reach.counts(), "padded": 1}
+        extents = {"hi": rows, "wi": wide, "ho": reach.height, "wo": reach.width}
+    sizes = {"ci": channels, "hk": hk, "wk": wk, "stride": stride, **extents, **reach.counts()}
     image = (reach.height * reach.width, reach.width, 1)
-    strides = {"X": image, "R": (columns * patch, patch, hk * wk, wk, 1)}
-    return site.team("im2row_fw" if mode == "FW" else "im2row_ig", sizes, strides)
+    walk = (wide * patch, patch, hk * wk, wk, 1)
+    if columns:
+        walk = (hk * wk * rows * wide, wk * rows * wide, rows * wide, wide, 1)
+    nest = "im2col" if columns else "im2row_fw" if mode == "FW" else "im2row_ig"
+    return site.team(nest, {**sizes, "padded": int(padded)}, {"X": image, "R": walk})
 
 
 def unroll_hwc(site: Site, geometry: ConvGeometry, reach: Reach, channels: int, *, columns: bool) -> TeamWork:
@@ -172,11 +205,6 @@ class Direct(Struct, frozen=True):
         """Whether the loop is one the library has: one stride, no dilation, no bias, CHW."""
         return self.geometry.plain and not self.bias
 
-    def published_sizes(self) -> dict[str, int]:
-        """Sizes the nests written from the library's code share."""
-        geometry = self.geometry
-        return {"hk": geometry.hk, "wk": geometry.wk, "stride": geometry.strides[0], **self.reach.counts()}
-
 
 def direct_forward(site: Site, loop: Direct) -> TeamWork:
     """Each own (output) channel from the input; places: X, W, Y and D if there is a bias."""
@@ -223,7 +251,8 @@ def published(site: Site, loop: Direct, nest: str) -> TeamWork:
         gathered, others = ("ci", "co") if nest.endswith("_ig") else ("co", "ci")
         channels = {gathered: loop.own, others: loop.others}
         strides["W"] = (channels["ci"] * geometry.window, *window)
-    sizes = {**loop.published_sizes(), **channels, "hi": hi, "wi": wi, "ho": ho, "wo": wo}
+    of_window = {"hk": geometry.hk, "wk": geometry.wk, "stride": geometry.strides[0]}
+    sizes = {**of_window, **reach.counts(), **channels, "hi": hi, "wi": wi, "ho": ho, "wo": wo}
     return site.team(nest, sizes, strides, macs=loop.macs)
 
 
@@ -234,7 +263,7 @@ def _from_image(loop: Direct, *, gathers: bool = False) -> dict[str, tuple[int, 
     return {
         "X": image_strides(geometry, loop.others_box, reach.height, reach.width),
         "W": (source, target, tap) if gathers else (target, source, tap),
-        "Y": _planes(geometry, loop.own, reach.positions),
+        "Y": planes(geometry, loop.own, reach.positions),
     }
 
 
@@ -246,25 +275,12 @@ def scatter(site: Site, loop: Direct) -> TeamWork:
     return exchanged.team("conv_scatter_fw", {**loop.sizes(), **extents}, strides, macs=loop.macs)
 
 
-def bias_add(site: Site, geometry: ConvGeometry, channels: int, positions: int) -> TeamWork:
-    """A bias D per channel added to the image Y in place."""
-    sizes = {"channels": channels, "positions": positions}
-    return site.team("conv_bias_fw", sizes, {"Y": _planes(geometry, channels, positions), "D": (1,)})
-
-
-def bias_sum(site: Site, geometry: ConvGeometry, channels: int, positions: int, samples: int) -> TeamWork:
-    """The sums D of each channel over samples and positions; Y is the first image."""
-    channel, position = _planes(geometry, channels, positions)
-    sizes = {"channels": channels, "positions": positions, "samples": samples}
-    return site.team("conv_bias_wg", sizes, {"Y": (channel, channels * positions, position), "D": (1,)})
-
-
 def image_strides(geometry: ConvGeometry, channels: int, rows: int, columns: int) -> tuple[int, int, int]:
     """Element strides of channel, row, column."""
     return (1, columns * channels, channels) if geometry.hwc else (rows * columns, columns, 1)
 
 
-def _planes(geometry: ConvGeometry, channels: int, positions: int) -> tuple[int, int]:
+def planes(geometry: ConvGeometry, channels: int, positions: int) -> tuple[int, int]:
     """Element strides of channel and position."""
     return (1, channels) if geometry.hwc else (positions, 1)
 

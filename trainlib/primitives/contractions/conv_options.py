@@ -35,7 +35,7 @@ class ChannelSchema(WindowSchema):
     out_channels: Positive
     """Channels of the output."""
     groups: Positive = 1
-    """Groups of channels that do not see each other; the input channels in each must come out whole."""
+    """Number of independent groups of channels; it must divide the number of input channels."""
 
 
 def image_extents(kind: str, tensor: Tensor, where: str) -> tuple[int, int, int, int]:

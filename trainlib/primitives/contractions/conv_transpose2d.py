@@ -17,7 +17,6 @@ from typing import Any
 from configs.errors import ShapeError
 from trainlib.ir.graph import Tensor
 from trainlib.primitives.contractions.conv2d_reference import correlate, references, scatter
-from trainlib.primitives.contractions.conv_direct import DirectLoops
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
 from trainlib.primitives.contractions.conv_options import (
     ChannelSchema,
@@ -86,9 +85,9 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step.of("FW", "x w b? -> y", _FORWARD, transposed_step("y", DirectLoops(scattered=True))),
-        Step.of("WG", "x dy -> dw db?", _WEIGHT_GRADIENT, transposed_step("dw", DirectLoops())),
-        Step.of("IG", "dy w -> dx", _INPUT_GRADIENT, transposed_step("dx", DirectLoops())),
+        Step.of("FW", "x w b? -> y", _FORWARD, transposed_step("y", "scattered")),
+        Step.of("WG", "x dy -> dw db?", _WEIGHT_GRADIENT, transposed_step("dw")),
+        Step.of("IG", "dy w -> dx", _INPUT_GRADIENT, transposed_step("dx")),
     ),
     examples=(
         Example({"out_channels": 3, "kernel": 3, "stride": 2, "padding": 1, "bias": True}, ((2, 3, 4),)),

@@ -31,10 +31,10 @@ from trainlib.primitives.contractions.conv_calls import (
     ROWS,
     TileImage,
     im2row_call,
+    of_window,
     positions_of,
     tile_image,
 )
-from trainlib.primitives.contractions.conv_details import of_window
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
 from trainlib.primitives.contractions.conv_nests import Reach, Site
 from trainlib.primitives.lowering.calls import BATCH

@@ -7,12 +7,16 @@ its FW writes what the gradient of a convolution writes, from what that reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from trainlib.ir.access import Contraction
 from trainlib.ir.graph import Op
-from trainlib.primitives.contractions.contraction import Description, Strategy, StrategyStep
+from trainlib.ir.steps import KernelChoice, Ranges, Tensors, TileTask
+from trainlib.primitives.contractions import conv_direct, conv_im2col
+from trainlib.primitives.contractions.contraction import ContractionStep, Description, LoopTile
+from trainlib.primitives.contractions.conv_geometry import WINDOW
 
 CONVOLUTION = Contraction(
     y="n co ho wo",
@@ -26,9 +30,6 @@ CONVOLUTION_1D = Contraction(
     w="co ci wk",
 )
 """Along one axis: the same without rows."""
-
-WINDOW = ("hk", "wk")
-"""Loops no tile cuts: a tile of one channel holds the whole window at 4 B per position."""
 
 CHANNELS_LAST = (0, 2, 3, 1)
 """Order of the axes of x, y and w in HWC."""
@@ -68,15 +69,55 @@ DESCRIPTION = Description(_described, _orders)
 """Ops that carry the attributes of `ConvGeometry` and a batch."""
 
 
-def convolution_step(result: str, strategy: Strategy | Callable[[Op], Strategy]) -> StrategyStep:
+@dataclass(frozen=True)
+class ConvolutionStep(ContractionStep):
+    """A step of a convolution: a matmul on patches that `im2col` of its op says who unrolls, or direct loops.
+
+    `loops` are other direct loops than the general ones (`conv_direct`).
+    """
+
+    loops: str = ""
+
+    def uncut(self, op: Op) -> tuple[str, ...]:
+        """The kernel window; in direct loops of a weight gradient of groups the channels of a group."""
+        grouped = op.step == "WG" and op.attributes["groups"] > 1
+        return (*WINDOW, "ci") if grouped and _unrolled_by(op) == "none" else WINDOW
+
+    def same_calls(self, op: Op) -> bool:
+        """Where the cores unroll: what the DMA has yet to complete depends on the place."""
+        return _unrolled_by(op) == "cores"
+
+    def meeting(self, op: Op, tensors: Tensors) -> Sequence[tuple[str, ...]]:
+        """With rows and columns of what the DMA unrolls: whether cores complete a patch depends on both."""
+        met = super().meeting(op, tensors)
+        if _unrolled_by(op) != "dma":
+            return met
+        return [*met, ("hi", "wi") if op.step == "IG" else ("ho", "wo")]
+
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+        """By the kernels that are chosen."""
+        tile = LoopTile(self.form(op, tensors), ranges, choice)
+        return conv_direct.task(tile, self.loops) if _unrolled_by(op) == "none" else conv_im2col.task(tile)
+
+    def default_kernel(self, op: Op) -> str:
+        """The naive row-parallel one, PULP-TrainLib's own default; none of direct loops."""
+        return "" if _unrolled_by(op) == "none" else "mm"
+
+
+def _unrolled_by(op: Op) -> str:
+    """What unrolls the patches of an op: ``cores``, ``dma``, or ``none``."""
+    return str(op.attributes.get("im2col", "none"))
+
+
+def convolution_step(result: str, loops: str = "") -> ConvolutionStep:
     """The step of a convolution that writes ``y``, ``dw`` or ``dx``."""
-    return StrategyStep(DESCRIPTION, result, strategy)
+    return ConvolutionStep(DESCRIPTION, result, loops)
 
 
-def transposed_step(result: str, strategy: Strategy) -> StrategyStep:
+def transposed_step(result: str, loops: str = "") -> ConvolutionStep:
     """The step of a transposed convolution that writes ``y``, ``dw`` or ``dx``.
 
     Its ops carry the geometry of the convolution from its output to its input.
     """
     adjoint = {"y": "dx", "dw": "dw", "dx": "y"}
-    return StrategyStep(DESCRIPTION, adjoint[result], strategy, TRANSPOSED_ROLES[result])
+    return ConvolutionStep(DESCRIPTION, adjoint[result], loops, renamed=TRANSPOSED_ROLES[result])

@@ -14,7 +14,7 @@ from typing import Any
 
 from trainlib.ir.graph import Tensor
 from trainlib.primitives.contractions import conv2d_reference as reference
-from trainlib.primitives.contractions.conv_direct import DirectLoops, published_depthwise
+from trainlib.primitives.contractions.conv_direct import published_depthwise
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
 from trainlib.primitives.contractions.conv_options import (
     WindowSchema,
@@ -38,11 +38,9 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     )
 
 
-_STRATEGY = DirectLoops()
-
-
 def _published(result: str) -> dict[str, Variant]:
-    return {AS_PUBLISHED: Variant(convolution_step(result, DirectLoops(published=True)), published_depthwise)}
+    needs = "stride 1, padding 0, dilation 1 and CHW"
+    return {AS_PUBLISHED: Variant(convolution_step(result, "published"), published_depthwise, needs)}
 
 
 PRIMITIVE = LayerPrimitive(
@@ -50,17 +48,15 @@ PRIMITIVE = LayerPrimitive(
     schema=WindowSchema,
     plan=_plan,
     steps=(
-        Step.of("FW", "x w b? -> y", reference.forward, convolution_step("y", _STRATEGY)),
+        Step.of("FW", "x w b? -> y", reference.forward, convolution_step("y")),
         Step.of(
             "WG",
             "x dy -> dw db?",
             reference.weight_gradient,
-            convolution_step("dw", _STRATEGY),
+            convolution_step("dw"),
             _published("dw"),
         ),
-        Step.of(
-            "IG", "dy w -> dx", reference.input_gradient, convolution_step("dx", _STRATEGY), _published("dx")
-        ),
+        Step.of("IG", "dy w -> dx", reference.input_gradient, convolution_step("dx"), _published("dx")),
     ),
     examples=(
         Example({"kernel": 3}, ((3, 6, 5),)),

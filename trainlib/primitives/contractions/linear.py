@@ -15,11 +15,12 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.access import Contraction
 from trainlib.ir.graph import Op, Tensor
-from trainlib.primitives.contractions import linear_reference as reference
 from trainlib.primitives.contractions.contraction import BIAS, BIAS_GRADIENT, ContractionStep, Description
 from trainlib.primitives.definition import (
     ZEROS,
@@ -29,6 +30,7 @@ from trainlib.primitives.definition import (
     Parameter,
     Positive,
     Step,
+    Values,
     he_uniform,
 )
 from trainlib.primitives.lowering.axes import Form, Groups
@@ -107,6 +109,26 @@ class _Rows(ProductLowering, ContractionStep):
         return (Each((), calls),)
 
 
+def _forward(op: Op, values: Values) -> Values:
+    """y = x · wᵀ + b."""
+    result = np.einsum("...i,oi->...o", values["x"], values["w"], optimize=True)
+    return {"y": result + values["b"] if "b" in values else result}
+
+
+def _weight_gradient(op: Op, values: Values) -> Values:
+    """dw = dyᵀ · x, db = sum of dy over the rows."""
+    rows = tuple(range(values["x"].ndim - 1))
+    return {
+        "dw": np.tensordot(values["dy"], values["x"], axes=(rows, rows)),
+        "db": values["dy"].sum(axis=rows),
+    }
+
+
+def _input_gradient(op: Op, values: Values) -> Values:
+    """dx = dy · w."""
+    return {"dx": np.einsum("...o,oi->...i", values["dy"], values["w"], optimize=True)}
+
+
 def _step(result: str) -> ContractionStep:
     return _Rows(Description(_described), result)
 
@@ -116,9 +138,9 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step.of("FW", "x w b? -> y", reference.forward, _step("y")),
-        Step.of("WG", "x dy -> dw db?", reference.weight_gradient, _step("dw")),
-        Step.of("IG", "dy w -> dx", reference.input_gradient, _step("dx")),
+        Step.of("FW", "x w b? -> y", _forward, _step("y")),
+        Step.of("WG", "x dy -> dw db?", _weight_gradient, _step("dw")),
+        Step.of("IG", "dy w -> dx", _input_gradient, _step("dx")),
     ),
     examples=(
         Example({"out_features": 5}, ((9,),), kernels=("mm", "mm_M", "mm_unroll_2x2")),

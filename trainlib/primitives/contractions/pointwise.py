@@ -174,7 +174,7 @@ def _direct(result: str) -> dict[str, Variant]:
     def offered(attributes: Mapping[str, Any]) -> bool:
         return attributes["layout"] == "HWC" and (result == "dx" or not attributes["sources_first"])
 
-    return {"direct": Variant(_step(result, direct=True), offered)}
+    return {"direct": Variant(_step(result, direct=True), offered, "layout: HWC")}
 
 
 def _reference(op: Op, values: Values) -> dict[str, Any]:

@@ -32,7 +32,8 @@ class Bounds(LayerSchema):
     high: Finite | None = None
     """Upper limit (default: none)."""
     slope_at_bounds: bool = True
-    """Whether gradient passes where the input is a limit; PyTorch: clamp true, ReLU6 and Hardtanh false."""
+    """Whether the gradient passes where the input equals a limit; PyTorch: clamp true, ReLU6 and Hardtanh
+    false."""
 
     @model_validator(mode="after")
     def _one_at_least(self) -> Bounds:

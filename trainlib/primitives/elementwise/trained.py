@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trained tensors: `parameter`, y = w for every sample, and `position`, y = x + w; dw is the sum of dy.
 
-The input of a parameter, that of the network, only says how many samples there are: it has no gradient.
+The input of a parameter only says how many samples there are: it has no gradient.
 Frozen (`trainable: false`) it is a constant: a mask of attention, a table of positions, whatever an imported
 graph has as an operand. A position is the positional embedding of a transformer; dx is dy: a view, no op.
 Both start as normal numbers of the standard deviation that ViT uses (Dosovitskiy et al. 2021: 0.02).
@@ -45,7 +45,8 @@ class _ParameterSchema(LayerSchema):
     shape: Annotated[list[Positive], Field(min_length=1)]
     """Shape of the trained tensor, without a batch."""
     once: bool = False
-    """One sample, whatever the batch: for a weight that further layers compute (`weights_of`)."""
+    """The output has one sample, whatever the batch: for layers that compute a weight from it
+    (`weights_of: {weight: LAYER.out}`)."""
     integers: bool = False
     """Whole numbers that nothing trains: rows of a table, for an `embedding`."""
 

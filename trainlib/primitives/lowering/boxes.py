@@ -53,7 +53,7 @@ def image_of(tensor: Tensor, name: str, where: str) -> Shape:
         raise ShapeError(
             f"{name} needs an image (channels, height, width), but its input has shape {tensor.shape[1:]}",
             where=where,
-            cure=f"move {name} before flatten and linear",
+            cure=f"use an input of three sizes, e.g. 3x32x32, or move {name} before flatten and linear",
         )
     return tensor.shape
 

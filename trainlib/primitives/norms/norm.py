@@ -140,14 +140,6 @@ class NormGeometry:
         channels = {"c": self.shape[0]} if self.family == "batch" else {"g": self.groups}
         return {**samples, **channels, **dict(zip(_SPACE, self.shape[1:], strict=False))}
 
-    def result_extents(self) -> Mapping[str, int]:
-        """What may be cut of y and dx if a tile computes its means: samples and rows or groups, or channels.
-
-        Running statistics are a mean over the batch, so such a tile has all samples of its groups.
-        """
-        extents = self.own(self.axes()[1])
-        return {name: size for name, size in extents.items() if not (self.running and name == BATCH)}
-
     def own(self, axes: Sequence[str], *, summed: bool = False) -> Mapping[str, int]:
         """What may be cut of a result with these dimensions, or of the sums it is."""
         names = {"g" if name == "channels" else name for name in axes}
@@ -247,6 +239,9 @@ def norm_plan(
         steps=steps,
     )
 
+
+OF_ELEMENTS, OF_STATISTICS, OF_PARAMETERS = range(3)
+"""Which of its `NormGeometry.axes` a tensor has."""
 
 STATISTICS = ("mean", "inv_std", "var", "mean_g", "mean_gx")
 PARAMETERS = ("w", "b", "dw", "db")

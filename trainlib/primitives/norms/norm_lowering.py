@@ -26,7 +26,14 @@ from trainlib.primitives.lowering.axes import LAST, ONE, Axes, Form, Kernel
 from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.forks import EVERY, FIRST, LATER, Fork, ForkLowering
 from trainlib.primitives.norms import norm_formulas as formulas
-from trainlib.primitives.norms.norm import BIASED, PARAMETERS, STATISTICS, geometry_of
+from trainlib.primitives.norms.norm import (
+    BIASED,
+    OF_PARAMETERS,
+    OF_STATISTICS,
+    PARAMETERS,
+    STATISTICS,
+    geometry_of,
+)
 
 MARKED = ("w", "b", "dw", "db", "mean_g", "mean_gx")
 """Roles that a norm may lack, and so belong to the name of a kernel."""
@@ -41,20 +48,29 @@ _INSTANCE = MappingProxyType({"channels": "rows", "elements": "elements"})
 class NormLowering(ForkLowering):
     """What the steps share: a call per tile or per sample, and how its nest sees the arrays.
 
-    Extents are those of a step that has its means to itself. `formula` is the row program, of what lies in
-    the arrays `streams` of the nest.
+    `formula` is the row program, of what lies in the arrays `streams` of the nest.
     """
 
     formula: Formula
     streams: Mapping[str, str]
-    of_parameters = False
-    """Whether a row of the program shares a parameter, not a mean."""
+    cut = OF_STATISTICS
+    """Dimensions that may be cut: those of its result, or of the means that a tile computes to itself."""
+    is_sum = False
+    """Whether the result is a sum over the others, which may be cut as well."""
     across = False
     """Whether the elements of a row go over the cores."""
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Samples and rows or groups, or channels."""
-        return geometry_of(op).result_extents()
+        """A tile of running statistics, means over the batch, has all samples of its groups."""
+        geometry = geometry_of(op)
+        whole = {BATCH} if geometry.running and self.cut == OF_STATISTICS and not self.is_sum else set()
+        extents = geometry.own(geometry.axes()[self.cut])
+        return {name: size for name, size in extents.items() if name not in whole}
+
+    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
+        """What else there is of x."""
+        geometry = geometry_of(op)
+        return geometry.own(geometry.axes()[self.cut], summed=True) if self.is_sum else {}
 
     def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
         """Those of x, of the statistics or of the parameters."""
@@ -131,7 +147,7 @@ class NormLowering(ForkLowering):
         sizes: dict[str, Axes] = {"rows": statistics, "segments": (ONE,), "elements": image[2:] or (LAST,)}
         if geometry.family == "row":
             sizes["elements"] = columns
-            if self.of_parameters:
+            if self.cut == OF_PARAMETERS:
                 rows, elements = elements, rows
         elif geometry.family == "batch":
             sizes["segments"], elements = (BATCH,), ("segments", "elements")
@@ -139,7 +155,7 @@ class NormLowering(ForkLowering):
             sizes["rows"] = ("g",)
             if not geometry.per_channel:
                 sizes["segments"] = ("of group",)
-                if self.of_parameters:
+                if self.cut == OF_PARAMETERS:
                     rows = ("rows", "segments")
                 else:
                     elements = ("segments", "elements")
@@ -336,15 +352,7 @@ class NormWeightGradient(NormLowering):
 
     formula = staticmethod(formulas.weight_gradient)
     streams = MappingProxyType({"X": "x", "G": "dy", "M": "mean", "R": "inv_std", "V": "dw", "B": "db"})
-    of_parameters = True
-
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Channels, groups or the first dimension of a row."""
-        return geometry_of(op).own(geometry_of(op).axes()[2])
-
-    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Samples, the first dimension that counts the rows of a sample, rows and columns of a channel."""
-        return geometry_of(op).own(geometry_of(op).axes()[2], summed=True)
+    cut, is_sum = OF_PARAMETERS, True
 
     def read(self, op: Op, *, later: bool = False) -> Sequence[str]:
         """From the second sample on also what it adds to."""

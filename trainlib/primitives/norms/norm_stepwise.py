@@ -8,18 +8,17 @@ taken apart.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import Tensors
 from trainlib.primitives.definition import Values
 from trainlib.primitives.formulas import Formula
 from trainlib.primitives.lowering.axes import Area
 from trainlib.primitives.norms import norm_formulas as formulas
-from trainlib.primitives.norms.norm import geometry_of
+from trainlib.primitives.norms.norm import OF_ELEMENTS, OF_STATISTICS, geometry_of
 from trainlib.primitives.norms.norm_lowering import (
     Nest,
     NormLowering,
@@ -39,10 +38,12 @@ READ_IN_PREDICTION = ("running_mean",)
 
 @dataclass(frozen=True)
 class _Pass(NormLowering):
-    """A pass over x (and dy) in the nest `loop`; `formula` is its row program."""
+    """A pass over x (and dy) in the nest `loop`, of everything or to sums; `formula` is its row program."""
 
     loop: str
     formula: Formula
+    cut: int = OF_ELEMENTS
+    is_sum: bool = False
 
     def read(self, op: Op, *, later: bool = False) -> Sequence[str]:
         """All but what is read in prediction alone."""
@@ -62,28 +63,6 @@ class _Pass(NormLowering):
         if op.attributes.get("inference") and "running_mean" in values:
             return known_statistics(op, {**values, "running_var": values["running_mean"]})
         return super().reference(op, values)
-
-
-@dataclass(frozen=True)
-class SumPass(_Pass):
-    """A step that sums over all elements of a mean: a result is one number per mean."""
-
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Samples and rows or groups, or channels."""
-        return geometry_of(op).own(geometry_of(op).axes()[1])
-
-    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """What the elements of a mean count: samples, rows, columns, or elements of a row."""
-        return geometry_of(op).own(geometry_of(op).axes()[1], summed=True)
-
-
-@dataclass(frozen=True)
-class ElementPass(_Pass):
-    """A step whose results are one per element of x."""
-
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Everything."""
-        return geometry_of(op).dimensions
 
 
 class _InverseDeviation(StatisticsStep):
@@ -118,9 +97,9 @@ KNOWN_STATISTICS = _KnownStatistics(
     formulas.known_statistics,
     "norm_known",
 )
-MEAN = SumPass("norm_mean", formulas.mean_of)
-VARIANCE = SumPass("norm_var", formulas.variance)
-APPLY = ElementPass("norm_apply", formulas.normalised)
-GRADIENT_MEANS = SumPass("norm_ig_sums", formulas.gradient_means)
-INPUT_GRADIENT = ElementPass("norm_ig_apply", formulas.from_means)
-SCALE = ElementPass("norm_ig_scale", formulas.scaled)
+MEAN = _Pass("norm_mean", formulas.mean_of, OF_STATISTICS, is_sum=True)
+VARIANCE = _Pass("norm_var", formulas.variance, OF_STATISTICS, is_sum=True)
+APPLY = _Pass("norm_apply", formulas.normalised)
+GRADIENT_MEANS = _Pass("norm_ig_sums", formulas.gradient_means, OF_STATISTICS, is_sum=True)
+INPUT_GRADIENT = _Pass("norm_ig_apply", formulas.from_means)
+SCALE = _Pass("norm_ig_scale", formulas.scaled)

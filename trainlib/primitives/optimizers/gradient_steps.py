@@ -9,7 +9,7 @@ of the backward pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from configs.dtypes import BY_WORD, FP32, INT32, DType
 from configs.errors import InputError
@@ -72,17 +72,13 @@ def accumulate_gradients(graph: TrainingGraph, steps: int) -> tuple[TrainingGrap
     attributes = {"steps": steps, "share": 1 / steps}
     for update in _updates(graph):
         gradient = update["dw"]
-        roles = {"dw": gradient, **_kept(tensors, gradient, "total", "count", FP32)}
+        roles = {"dw": gradient, **_add_state(tensors, gradient, "total", "count", FP32)}
         names[gradient] = roles["total"]
         ops.append(_op(gradient_ops.ACCUMULATION, update.layer, roles, attributes))
     updates = [_renamed(update, names) for update in _updates(graph)]
     before = [op for op in graph.ops if op.step != "UPD"]
-    return (
-        _with_ops(graph, tensors, [*before, *ops]),
-        replace(
-            _with_ops(graph, tensors, updates), labels=(), losses=(), outputs=(), gradients={}, backward={}
-        ),
-    )
+    graph = replace(graph, tensors=tensors)
+    return graph.of_ops([*before, *ops]), replace(graph.of_ops(updates), outputs=())
 
 
 def average_weights(graph: TrainingGraph, share: float) -> TrainingGraph:
@@ -90,13 +86,13 @@ def average_weights(graph: TrainingGraph, share: float) -> TrainingGraph:
     tensors, ops = dict(graph.tensors), []
     for update in _updates(graph):
         dtype = BY_WORD[update.attributes["state_dtype"]]
-        kept = _kept(tensors, update["w"], "average", "average_count", dtype)
+        kept = _add_state(tensors, update["w"], "average", "average_count", dtype)
         roles = {"w": update["w_updated"], **kept}
         ops.append(_op(gradient_ops.AVERAGE, update.layer, roles, {"share": share}))
     return replace(graph, tensors=tensors, ops=(*graph.ops, *ops))
 
 
-def _kept(tensors: dict[str, Tensor], of: str, state: str, count: str, dtype: DType) -> dict[str, str]:
+def _add_state(tensors: dict[str, Tensor], of: str, state: str, count: str, dtype: DType) -> dict[str, str]:
     """Adds a state of the shape of tensor `of` and a count, and what updates make of them; their roles."""
     roles: dict[str, str] = {}
     for role, word, shape, kind in (
@@ -156,21 +152,3 @@ def _inserted(
     before = [op for op in graph.ops if op.step != "UPD"]
     updates = [_renamed(update, names) for update in _updates(graph)]
     return replace(graph, tensors=dict(tensors), ops=(*before, *ops, *updates))
-
-
-def _with_ops(graph: TrainingGraph, tensors: Mapping[str, Tensor], ops: Iterable[Op]) -> TrainingGraph:
-    """The graph of some ops, with the tensors they touch and the storage behind these."""
-    kept = tuple(ops)
-    used = {name for op in kept for name in (*op.inputs, *op.outputs)}
-    for name in tuple(used):
-        source = tensors[name].alias_of
-        while source is not None:
-            used.add(source)
-            source = tensors[source].alias_of
-    return replace(
-        graph,
-        tensors={name: tensor for name, tensor in tensors.items() if name in used},
-        ops=kept,
-        weights=tuple(name for name in graph.weights if name in used),
-        draws={name: draw for name, draw in graph.draws.items() if name in used},
-    )

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import Array, Function
+from trainlib.ir.steps import Array
 from trainlib.primitives.definition import (
     AsPublished,
     DrawnInput,
@@ -51,38 +51,26 @@ def _maxima(op: Op, x: Array, outputs: Plane, fetched: Plane) -> tuple[Array, Ar
     return y, ((down << place_bits(op)) + along).astype(op_place_dtype(op))
 
 
-def _tile_forward(op: Op, outputs: Plane, fetched: Plane) -> Function:
-    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-        return _maxima(op, arrays[0], outputs, fetched)[: len(op.writes)]
-
-    return function
+def _forward(op: Op, outputs: Plane, fetched: Plane, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    return _maxima(op, arrays[0], outputs, fetched)[: len(op.writes)]
 
 
-def _tile_backward(op: Op, inputs: Plane, reaching: Plane) -> Function:
-    rows, columns = axes_of(op.attributes)
+def _backward(op: Op, inputs: Plane, reaching: Plane, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    (rows, columns), (argmax, dy) = axes_of(op.attributes), arrays
     top = np.arange(*reaching.rows)[:, None] * rows.stride - rows.padding - inputs.rows[0]
     left = np.arange(*reaching.columns) * columns.stride - columns.padding - inputs.columns[0]
-
-    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-        argmax, dy = arrays
-        dx = np.zeros((len(dy), *inputs.shape), dy.dtype)
-        down, along = np.divmod(argmax.astype(np.int64), 1 << place_bits(op))
-        down, along = down + top, along + left
-        mine = (down >= 0) & (down < inputs.shape[0]) & (along >= 0) & (along < inputs.shape[1])
-        np.add.at(dx, (np.nonzero(mine)[0], down[mine], along[mine]), dy[mine])
-        return (dx,)
-
-    return function
+    dx = np.zeros((len(dy), *inputs.shape), dy.dtype)
+    down, along = np.divmod(argmax.astype(np.int64), 1 << place_bits(op))
+    down, along = down + top, along + left
+    mine = (down >= 0) & (down < inputs.shape[0]) & (along >= 0) & (along < inputs.shape[1])
+    np.add.at(dx, (np.nonzero(mine)[0], down[mine], along[mine]), dy[mine])
+    return (dx,)
 
 
-def _tile_search(op: Op, inputs: Plane, reaching: Plane) -> Function:
-    backward = _tile_backward(op, inputs, reaching)
-
-    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-        x, dy = arrays
-        return tuple(backward((_maxima(op, x, reaching, read_by(op, reaching))[1], dy)))
-
-    return function
+def _search(op: Op, inputs: Plane, reaching: Plane, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    x, dy = arrays
+    argmax = _maxima(op, x, reaching, read_by(op, reaching))[1]
+    return _backward(op, inputs, reaching, (argmax, dy))
 
 
 def _published(attributes: Mapping[str, Any]) -> bool:
@@ -95,17 +83,16 @@ PRIMITIVE = LayerPrimitive(
     schema=PoolingSchema,
     plan=partial(pooling_plan, save_positions=True),
     steps=(
-        Pooling("maxpool_fw_argmax", "X:x Y:y I:argmax", _tile_forward).step("FW", "x -> y argmax"),
-        Pooling("maxpool_bw_argmax", "G:dx Y:dy I:argmax", _tile_backward, IMAGE).step(
-            "IG", "argmax dy -> dx"
-        ),
+        Pooling("maxpool_fw_argmax", "X:x Y:y I:argmax", _forward).step("FW", "x -> y argmax"),
+        Pooling("maxpool_bw_argmax", "G:dx Y:dy I:argmax", _backward, IMAGE).step("IG", "argmax dy -> dx"),
     ),
     published=AsPublished(
         (
-            Pooling("maxpool_fw", "X:x Y:y", _tile_forward).step("FW", "x -> y"),
-            Pooling("maxpool_bw", "X:x G:dx Y:dy", _tile_search, IMAGE).step("IG", "x dy -> dx"),
+            Pooling("maxpool_fw", "X:x Y:y", _forward).step("FW", "x -> y"),
+            Pooling("maxpool_bw", "X:x G:dx Y:dy", _search, IMAGE).step("IG", "x dy -> dx"),
         ),
         offered=_published,
+        needs="padding 0 and the same stride in rows and columns",
     ),
     examples=(
         Example({"kernel": 2}, (DrawnInput((3, 6, 4), distinct=True),)),

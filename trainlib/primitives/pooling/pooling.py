@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -82,8 +83,8 @@ class Axis:
         return Index(f"{name}o", self.outputs, terms, self.padding, self.stride)
 
 
-TileFunction = Callable[[Op, "Plane", "Plane"], Function]
-"""The function of a tile, from the op, the box of its result and the box it reads (of a gradient, dy)."""
+TileFunction = Callable[[Op, "Plane", "Plane", Sequence[Array]], tuple[Array, ...]]
+"""What a tile computes: by op, box of its result, box it reads (of a gradient, of dy) and arrays."""
 
 
 def axes_of(attributes: Mapping[str, Any]) -> tuple[Axis, Axis]:
@@ -210,8 +211,8 @@ SIZES: Mapping[str, Axes] = {"ci": ("c",), **{name: (name,) for name in ("hi", "
 class Pooling(FormulaLowering):
     """One fork per sample, channels over the cores; samples, channels, rows and columns may be cut.
 
-    `buffers` are those of the arrays of `nest`; `function(op, result, read)` gives what a tile of these boxes
-    computes. A gradient (`kept` is IMAGE) is zeros and additions, so overlapping windows add up.
+    `buffers` are those of the arrays of `nest`; `function` is what a tile computes. A gradient (`kept` is
+    IMAGE) is zeros and additions, so overlapping windows add up.
     """
 
     placed = True
@@ -252,7 +253,7 @@ class Pooling(FormulaLowering):
         results = Plane((0, rows.outputs), (0, columns.outputs))
         read = read_by(op, results)
         planes = (Plane((0, rows.size), (0, columns.size)), results) if "dy" in op else (results, read)
-        seen, function = wide(values), self.function(op, *planes)
+        seen, function = wide(values), partial(self.function, op, *planes)
         if "x" in op:
             seen = {**seen, "x": seen["x"][:, :, slice(*read.rows), slice(*read.columns)]}
         made = [function(arrays) for arrays in zip(*(seen[role] for role in op.reads), strict=True)]
@@ -260,8 +261,8 @@ class Pooling(FormulaLowering):
 
     def formula(self, area: Area, build: TileBuilder) -> Function:
         """That of the boxes of a tile."""
-        read = "dy" if "dy" in area.op else "x"
-        return self.function(area.op, *(_plane(area, role) for role in (area.op.writes[0], read)))
+        result, read = area.op.writes[0], "dy" if "dy" in area.op else "x"
+        return partial(self.function, area.op, _plane(area, result), _plane(area, read))
 
     def known(self, area: Area, build: TileBuilder) -> Mapping[str, int]:
         """Where windows begin."""
@@ -297,49 +298,34 @@ def _walk(op: Op, inputs: Plane, outputs: Plane, word: str) -> dict[str, int]:
     }
 
 
-def tile_average(op: Op, outputs: Plane, fetched: Plane) -> Function:
+def _average(op: Op, outputs: Plane, fetched: Plane, arrays: Sequence[Array]) -> tuple[Array, ...]:
     """Mean of every window."""
-
-    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-        views = windows(arrays[0], axes_of(op.attributes), outputs, fetched, 0.0)
-        # In the order of the loop.
-        sums = views.reshape(*views.shape[:3], -1).cumsum(axis=3)[..., -1]
-        return (sums / divisors(op, outputs),)
-
-    return function
+    views = windows(arrays[0], axes_of(op.attributes), outputs, fetched, 0.0)
+    # In the order of the loop.
+    sums = views.reshape(*views.shape[:3], -1).cumsum(axis=3)[..., -1]
+    return (sums / divisors(op, outputs),)
 
 
-def tile_average_gradient(op: Op, inputs: Plane, reaching: Plane) -> Function:
+def _average_gradient(op: Op, inputs: Plane, reaching: Plane, arrays: Sequence[Array]) -> tuple[Array, ...]:
     """Every gradient spread evenly over its window."""
     rows, columns = axes_of(op.attributes)
-
-    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-        share = arrays[0] / divisors(op, reaching)
-        dx = np.zeros((len(share), *inputs.shape), share.dtype)
-        # Backwards, so that an element adds up what it gets in the order of the outputs.
-        for y in reversed(range(rows.kernel)):
-            for x in reversed(range(columns.kernel)):
-                down = np.arange(*reaching.rows) * rows.stride - rows.padding + y - inputs.rows[0]
-                along = (
-                    np.arange(*reaching.columns) * columns.stride - columns.padding + x - inputs.columns[0]
-                )
-                high = (down >= 0) & (down < inputs.shape[0])
-                wide = (along >= 0) & (along < inputs.shape[1])
-                dx[np.ix_(np.arange(len(share)), down[high], along[wide])] += share[:, high][:, :, wide]
-        return (dx,)
-
-    return function
+    share = arrays[0] / divisors(op, reaching)
+    dx = np.zeros((len(share), *inputs.shape), share.dtype)
+    # Backwards, so that an element adds up what it gets in the order of the outputs.
+    for y in reversed(range(rows.kernel)):
+        for x in reversed(range(columns.kernel)):
+            down = np.arange(*reaching.rows) * rows.stride - rows.padding + y - inputs.rows[0]
+            along = np.arange(*reaching.columns) * columns.stride - columns.padding + x - inputs.columns[0]
+            high = (down >= 0) & (down < inputs.shape[0])
+            wide = (along >= 0) & (along < inputs.shape[1])
+            dx[np.ix_(np.arange(len(share)), down[high], along[wide])] += share[:, high][:, :, wide]
+    return (dx,)
 
 
-def _global_average(op: Op, outputs: Plane, fetched: Plane) -> Function:
+def _global_average(op: Op, outputs: Plane, fetched: Plane, arrays: Sequence[Array]) -> tuple[Array, ...]:
     """What the positions of the tile add to the mean of all."""
     positions = np.float32(np.prod([axis.size for axis in axes_of(op.attributes)]))
-
-    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-        sums = arrays[0].reshape(len(arrays[0]), -1).cumsum(axis=1)[:, -1:, None]
-        return (sums / positions,)
-
-    return function
+    return (arrays[0].reshape(len(arrays[0]), -1).cumsum(axis=1)[:, -1:, None] / positions,)
 
 
 class _GlobalAverage(Pooling):
@@ -369,6 +355,6 @@ class _GlobalAverage(Pooling):
         return {**super().known(area, build), "top": 0, "left": 0, "counted": rows.size * columns.size}
 
 
-AVERAGE_FORWARD = Pooling("avgpool_fw", "X:x Y:y", tile_average)
-AVERAGE_BACKWARD = Pooling("avgpool_bw", "X:dx Y:dy", tile_average_gradient, IMAGE)
+AVERAGE_FORWARD = Pooling("avgpool_fw", "X:x Y:y", _average)
+AVERAGE_BACKWARD = Pooling("avgpool_bw", "X:dx Y:dy", _average_gradient, IMAGE)
 GLOBAL_AVERAGE = _GlobalAverage("avgpool_fw", "X:x Y:y", _global_average, (BATCH, "c"))

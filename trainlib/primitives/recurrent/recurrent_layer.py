@@ -44,7 +44,7 @@ class RecurrentSchema(LayerSchema):
     bias: bool = True
     """Whether the gates have biases."""
     stepwise: bool = False
-    """A step per time step, for weights (or a sequence) larger than L1."""
+    """Make each time step a separate op, so that the weights (or the sequence) may be larger than L1."""
 
 
 def _plan(

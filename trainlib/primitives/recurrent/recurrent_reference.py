@@ -21,10 +21,6 @@ def initial_state(values: Values, role: str, sequence: Array, hidden: int) -> Ar
     return np.zeros((len(sequence), hidden), sequence.dtype)
 
 
-def _bias(values: Values, role: str) -> Array | int:
-    return values.get(role, 0)
-
-
 def forward(cell: Cell) -> Reference:
     """y and what is saved, from the first step to the last."""
 
@@ -33,7 +29,7 @@ def forward(cell: Cell) -> Reference:
         h, c = (initial_state(values, role, x, len(wh)) for role in ("x1", "x2"))
         steps: list[dict[str, Array]] = []
         for time in range(x.shape[1]):
-            made = cell.advance(x[:, time] @ wx + _bias(values, "bx"), h @ wh + _bias(values, "bh"), h, c)
+            made = cell.advance(x[:, time] @ wx + values.get("bx", 0), h @ wh + values.get("bh", 0), h, c)
             h, c = made["y"], made.get("c", c)
             steps.append(made)
         return {role: np.stack([made[role] for made in steps], axis=1) for role in ("y", *cell.saved)}
@@ -71,7 +67,7 @@ def backward(cell: Cell) -> Reference:
 def projection(op: Op, values: Values) -> Values:
     """px [n, gates, L, hidden] = x · wx, and the biases that may be added before the recurrence."""
     flat = np.einsum("nti,ig->ntg", values["x"], values["wx"], optimize=True)
-    flat = flat + _bias(values, "bx") + _bias(values, "bh")
+    flat = flat + values.get("bx", 0) + values.get("bh", 0)
     gates = flat.shape[2] // op.attributes["hidden"]
     return {"px": flat.reshape(*flat.shape[:2], gates, -1).swapaxes(1, 2)}
 

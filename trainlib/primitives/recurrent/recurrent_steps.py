@@ -170,7 +170,7 @@ class StepBackward(_OneStep):
         return 0
 
     @property
-    def _made(self) -> Sequence[str]:
+    def _gate_gradients(self) -> Sequence[str]:
         return ("g", "gh") if self.cell.hidden_gradient else ("g",)
 
     def boxes(self, area: Area) -> Boxes:
@@ -181,7 +181,7 @@ class StepBackward(_OneStep):
         saved = {role: f"{role}{time}" for role in ("gates", "hn", "c")}
         outputs = [
             Operand(op[f"{role}{time}"], (samples, _of_gate(area, gate)), f"{role}_{gate}")
-            for role in self._made
+            for role in self._gate_gradients
             for gate in range(self.cell.gates)
         ]
         further = {"direct": f"direct{time}", "cell_carry": f"dc{time}" if time else "dx2"}
@@ -192,7 +192,7 @@ class StepBackward(_OneStep):
         """Gradients are made side by side and then put to their gates."""
         cell, (samples, count) = self.cell, area.shape(BATCH, "units")
         inputs, outputs = self.boxes(area)
-        for role in self._made:
+        for role in self._gate_gradients:
             build.temporary(role, cell.gates, count)
         build.zero(build.temporary("zero", count))
         present = {operand.name for operand in (*inputs, *outputs)}
@@ -215,11 +215,11 @@ class StepBackward(_OneStep):
         pieces = {name: of(name) for name in ("hn", "y", "c", "dy", "direct", "cell_carry")}
         pieces |= {name: or_zero(name) for name in ("before", "cell_before", "carry")}
         pieces |= {"gates": of("gates", gates * count)}
-        pieces |= {role: Piece(role, (gates * count,), 0) for role in self._made}
+        pieces |= {role: Piece(role, (gates * count,), 0) for role in self._gate_gradients}
         if self.cell.has_cell:
             build.copy(or_zero("cell_later"), pieces["cell_carry"])
         self.cell.backward.run(build, pieces)
-        for role in self._made:
+        for role in self._gate_gradients:
             for gate in range(gates):
                 build.copy(Piece(role, (count,), gate * count), of(f"{role}_{gate}"))
 

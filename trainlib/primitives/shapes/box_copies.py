@@ -7,8 +7,7 @@ is the inner loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -194,16 +193,19 @@ def _visited(array: Array, first: int, sizes: Shape, strides: Shape) -> Array:
     return np.lib.stride_tricks.as_strided(array.reshape(-1)[first:], sizes, steps)
 
 
-@dataclass(frozen=True)
-class ShiftLowering(LeadingBoxes):
-    """A tensor laid into another at an offset: y[i] = x[i - offset] where there is one, else `value`.
+def _rims(op: Op) -> Sequence[tuple[int, int]]:
+    """What is put before and after each dimension of a sample; its gradient cuts that away again."""
+    pads: Sequence[tuple[int, int]] = op.attributes["pads"]
+    return pads if op.step == "FW" else [(-before, -after) for before, after in pads]
 
-    `offset(op)` has one entry per dimension of a sample; a negative one cuts away (cropping). Tiles are boxes
-    of the result; where nothing of x reaches a tile it reads one element, since every tile has an input.
+
+class ShiftLowering(LeadingBoxes):
+    """A tensor laid into another: y[i] = x[i - before] where there is one, else a constant.
+
+    Tiles are boxes of the result; where nothing of x reaches a tile it reads one element, since every tile
+    has an input.
     """
 
-    offset: Callable[[Op], Sequence[int]]
-    value: Callable[[Op], float]
     placed = True
 
     def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
@@ -213,7 +215,8 @@ class ShiftLowering(LeadingBoxes):
 
     def maps(self, op: Op, tensors: Tensors) -> Mapping[str, Index]:
         """Those of x, so much further."""
-        sides = zip(LEADING, tensors[op.inputs[0]].shape, (0, *self.offset(op)), strict=False)
+        shifts = (0, *(before for before, _ in _rims(op)))
+        sides = zip(LEADING, tensors[op.inputs[0]].shape, shifts, strict=False)
         indices = (Index(f"{name} of x", size, (Term(name),), -shift) for name, size, shift in sides)
         return {index.axis: index for index in indices}
 
@@ -243,34 +246,19 @@ class ShiftLowering(LeadingBoxes):
 
     def kernels(self, form: Form) -> Sequence[Copy]:
         """A fill unless x is everything, then a copy."""
-        return (Copy(form.op.writes[0], form.op.reads, self.value(form.op)),)
+        return (Copy(form.op.writes[0], form.op.reads, form.op.attributes.get("value", 0.0)),)
 
 
-def shifting(
-    name: str,
-    moves: str,
-    pads: Callable[[Op], Iterable[tuple[int, int]]],
-    value: Callable[[Op], float] = lambda op: 0.0,
-    *,
-    back: bool = False,
-) -> Step:
-    """The step that puts `pads` (before, after) of a `value` around each dimension of a sample, or cuts it.
-
-    Negative ones cut away; `back` turns both round.
-    """
-
-    def rims(op: Op) -> list[tuple[int, int]]:
-        return [(-before, -after) if back else (before, after) for before, after in pads(op)]
-
-    def reference(op: Op, values: Values) -> Values:
-        array, widths = values[op.reads[0]], [(0, 0), *rims(op)]
-        kept = (
-            slice(max(-before, 0), size - max(-after, 0))
-            for size, (before, after) in zip(array.shape, widths, strict=True)
-        )
-        added = [(max(before, 0), max(after, 0)) for before, after in widths]
-        return {op.writes[0]: np.pad(array[tuple(kept)], added, constant_values=value(op))}
-
-    return Step.of(
-        name, moves, reference, ShiftLowering(lambda op: [before for before, _ in rims(op)], value)
+def _shifted(op: Op, values: Values) -> Values:
+    array, widths = values[op.reads[0]], [(0, 0), *_rims(op)]
+    kept = (
+        slice(max(-before, 0), size - max(-after, 0))
+        for size, (before, after) in zip(array.shape, widths, strict=True)
     )
+    added = [(max(before, 0), max(after, 0)) for before, after in widths]
+    return {op.writes[0]: np.pad(array[tuple(kept)], added, constant_values=op.attributes.get("value", 0.0))}
+
+
+SHIFTED = Step.of("FW", "x -> y", _shifted, ShiftLowering())
+SHIFTED_BACK = Step.of("IG", "dy -> dx", _shifted, ShiftLowering())
+"""`pads` (before, after) of a `value` around each dimension of a sample; what is negative is cut away."""

@@ -17,8 +17,8 @@ from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.access import Index, Term
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, Tensors
-from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, NotNegative, Step
+from trainlib.ir.steps import Tensors
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, NotNegative, Step, Values
 from trainlib.primitives.lowering.axes import Axes, Form, LeadingBoxes
 from trainlib.primitives.lowering.boxes import sample_axis
 from trainlib.primitives.shapes.box_copies import Copy, check_rank
@@ -59,11 +59,12 @@ class _Lowering(LeadingBoxes):
         return (Copy(form.op.writes[0], form.op.reads),)
 
 
-def _mirrored(op: Op, array: Array) -> Array:
+def _mirrored(op: Op, values: Values) -> Values:
     """By numbers of elements, counted down."""
+    array = values[op.reads[0]]
     for axis in op.attributes["axes"]:
         array = np.take(array, range(array.shape[1 + axis] - 1, -1, -1), axis=1 + axis)
-    return array
+    return {op.writes[0]: array}
 
 
 PRIMITIVE = LayerPrimitive(
@@ -71,8 +72,8 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step.of("FW", "x -> y", lambda op, values: {"y": _mirrored(op, values["x"])}, _Lowering()),
-        Step.of("IG", "dy -> dx", lambda op, values: {"dx": _mirrored(op, values["dy"])}, _Lowering()),
+        Step.of("FW", "x -> y", _mirrored, _Lowering()),
+        Step.of("IG", "dy -> dx", _mirrored, _Lowering()),
     ),
     examples=(
         Example({"axes": [0]}, ((7,),)),

@@ -55,17 +55,10 @@ class _Lowering(AxesLowering):
         return (Fork("transpose_matrix", buffers, moves, lambda x: x, sizes, each=EVERY),)
 
 
-def _permuted(op: Op, array: Any) -> Any:
+def _permuted(op: Op, values: Values) -> Values:
     channels_first = op.attributes["to_hwc"] == (op.step == "FW")
-    return np.moveaxis(array, 1, 3) if channels_first else np.moveaxis(array, 3, 1)
-
-
-def _forward(op: Op, values: Values) -> Values:
-    return {"y": np.ascontiguousarray(_permuted(op, values["x"]))}
-
-
-def _backward(op: Op, values: Values) -> Values:
-    return {"dx": np.ascontiguousarray(_permuted(op, values["dy"]))}
+    places = (1, 3) if channels_first else (3, 1)
+    return {op.writes[0]: np.ascontiguousarray(np.moveaxis(values[op.reads[0]], *places))}
 
 
 PRIMITIVE = LayerPrimitive(
@@ -73,8 +66,8 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step.of("FW", "x -> y", _forward, _Lowering()),
-        Step.of("IG", "dy -> dx", _backward, _Lowering()),
+        Step.of("FW", "x -> y", _permuted, _Lowering()),
+        Step.of("IG", "dy -> dx", _permuted, _Lowering()),
     ),
     examples=(Example({"to": "HWC"}, ((3, 4, 5),)), Example({"to": "CHW"}, ((4, 5, 3),))),
     internal=True,

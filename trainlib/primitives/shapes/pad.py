@@ -16,7 +16,7 @@ from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Tensor
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, NotNegative
-from trainlib.primitives.shapes.box_copies import check_rank, shifting
+from trainlib.primitives.shapes.box_copies import SHIFTED, SHIFTED_BACK, check_rank
 
 
 class _Schema(LayerSchema):
@@ -44,10 +44,7 @@ PRIMITIVE = LayerPrimitive(
     name="pad",
     schema=_Schema,
     plan=_plan,
-    steps=(
-        shifting("FW", "x -> y", lambda op: op.attributes["pads"], lambda op: op.attributes["value"]),
-        shifting("IG", "dy -> dx", lambda op: op.attributes["pads"], back=True),
-    ),
+    steps=(SHIFTED, SHIFTED_BACK),
     examples=(
         Example({"pads": [[0, 0], [1, 1], [1, 1]]}, ((2, 3, 3),)),
         Example({"pads": [[0, 0], [2, 1], [3, 0]], "value": 0.5}, ((2, 3, 4),)),

@@ -8,10 +8,10 @@ from typing import Any
 
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
-from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.graph import Tensor
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, NotNegative, Positive
 from trainlib.primitives.lowering.boxes import sample_axis
-from trainlib.primitives.shapes.box_copies import check_rank, shifting
+from trainlib.primitives.shapes.box_copies import SHIFTED, SHIFTED_BACK, check_rank
 
 
 class _Schema(LayerSchema):
@@ -35,23 +35,17 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
         )
     check_rank(shape, where)
     output = (*shape[: 1 + axis], stop - start, *shape[2 + axis :])
-    return LayerPlan(
-        output, attributes={"axis": axis, "start": start, "stop": stop, "size": size, "rank": len(shape) - 1}
-    )
-
-
-def _pads(op: Op) -> list[tuple[int, int]]:
-    axis, start, stop, size, rank = (
-        op.attributes[name] for name in ("axis", "start", "stop", "size", "rank")
-    )
-    return [(-start, stop - size) if dimension == axis else (0, 0) for dimension in range(rank)]
+    pads = [(0, 0)] * (len(shape) - 1)
+    pads[axis] = (-start, stop - size)
+    said = {"axis": axis, "start": start, "stop": stop}
+    return LayerPlan(output, attributes={**said, "pads": tuple(pads)})
 
 
 PRIMITIVE = LayerPrimitive(
     name="slice",
     schema=_Schema,
     plan=_plan,
-    steps=(shifting("FW", "x -> y", _pads), shifting("IG", "dy -> dx", _pads, back=True)),
+    steps=(SHIFTED, SHIFTED_BACK),
     examples=(
         Example({"stop": 3}, ((7,),)),
         Example({"axis": 0, "start": 1, "stop": 3}, ((4, 3, 5),)),

@@ -91,7 +91,9 @@ def _backward(op: Op, values: Values) -> Values:
     return {"dx": _permuted(values["dy"], [int(axis) for axis in back])}
 
 
-_PUBLISHED = {AS_PUBLISHED: Variant(_Lowering("transpose_nd"), lambda carried: carried["axes"] == (1, 0))}
+_PUBLISHED = {
+    AS_PUBLISHED: Variant(_Lowering("transpose_nd"), lambda carried: carried["axes"] == (1, 0), "axes [1, 0]")
+}
 
 PRIMITIVE = LayerPrimitive(
     name="transpose",

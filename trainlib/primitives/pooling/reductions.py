@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mean or sum over one axis of a sample or over neighbouring ones; dx is dy, scaled as y is, spread.
+"""Mean, sum, largest or smallest element over one axis of a sample or over neighbouring ones.
 
 Cores take kept elements, so each is summed by one core. (PULP-TrainLib adds to whatever is in its output, and
-where the reduced axis is longer than what is kept every core adds the full sum.)
+where the reduced axis is longer than what is kept every core adds the full sum.) dx is dy, scaled as y is,
+spread.
+
+Of a largest or smallest element dx is dy where that element is: ``ties: shared`` gives each of several equal
+elements the same share of dy (PyTorch's amax and amin), ``first`` all of it to the first one (its max and min
+of a dimension). What is reduced is in one tile, as that takes a look at all of it. PULP-TrainLib has none:
+nests are estimates.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -18,7 +24,7 @@ from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from configs.values import replace
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Tensors
+from trainlib.ir.steps import Array, Tensors
 from trainlib.primitives.definition import (
     DrawnInput,
     Example,
@@ -28,13 +34,14 @@ from trainlib.primitives.definition import (
     Shape,
     Values,
 )
+from trainlib.primitives.elementwise.functions import first
 from trainlib.primitives.formulas import Formula, options_of
 from trainlib.primitives.lowering.axes import LEADING, ONE, Axes, Form
 from trainlib.primitives.lowering.boxes import leading_extents, sample_axis
 from trainlib.primitives.lowering.forks import Fork, ForkLowering
 
 
-class AxesSchema(LayerSchema):
+class _Schema(LayerSchema):
     """Which axes are reduced."""
 
     axes: Annotated[list[NotNegative], Field(min_length=1)]
@@ -44,11 +51,11 @@ class AxesSchema(LayerSchema):
 
 
 def _plan_mean(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
-    plan = reduced_plan(attributes, inputs, where)
+    plan = _reduced_plan(attributes, inputs, where)
     return replace(plan, attributes={**plan.attributes, "divisor": prod(plan.attributes["reduced"])})
 
 
-def reduced_plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+def _reduced_plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
     """A plan of a reduction over neighbouring axes. Raises ShapeError for others and for none there are."""
     shape = inputs[0].shape
     axes = sorted(sample_axis(axis, shape, where) for axis in attributes["axes"])
@@ -72,7 +79,7 @@ def reduced_plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where:
     )
 
 
-class Reduction(ForkLowering):
+class _Reduction(ForkLowering):
     """One fork between boxes of what is large (x, dx) and of what is kept of it (y, dy), which are tiled.
 
     `arrays` are the roles of the arrays of `nest(op)` in the order of op and formula, the result last.
@@ -128,14 +135,14 @@ def _reduced(op: Op) -> tuple[int, int]:
     return op.attributes["first"], op.attributes["last"]
 
 
-class _Sum(Reduction):
+class _Sum(_Reduction):
     """FW; the first reduced dimension may be cut too."""
 
     def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         return self._sizes(op, tensors, (LEADING[op.attributes["first"]],))
 
 
-class _Spread(Reduction):
+class _Spread(_Reduction):
     """IG: any box of dx."""
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
@@ -151,7 +158,7 @@ _BACKWARD = _Spread(lambda op: "reduce_mean_bw", "X:dy Y:dx", lambda dy, divisor
 
 MEAN = LayerPrimitive(
     name="reduce_mean",
-    schema=AxesSchema,
+    schema=_Schema,
     plan=_plan_mean,
     steps=(
         _FORWARD.step("FW", "x -> y"),
@@ -168,11 +175,70 @@ MEAN = LayerPrimitive(
 SUM = replace(
     MEAN,
     name="reduce_sum",
-    plan=reduced_plan,
+    plan=_reduced_plan,
     examples=(
         Example({"axes": [0]}, (DrawnInput((12, 2), low=0.5, high=1.5),)),
         Example({"axes": [0, 1], "keep_dims": True}, (DrawnInput((3, 4, 5), low=0.5, high=1.5),)),
     ),
 )
 
-PRIMITIVES = (MEAN, SUM)
+
+SAME = 2.0**-30
+"""Relative difference of equal elements at most: finer than any format, coarser than nudges of the check."""
+
+
+class _TiesSchema(_Schema):
+    ties: Literal["shared", "first"] = "shared"
+    """Which of several equal elements get the gradient: all of them a share, or the first one."""
+
+
+def _extreme_plan(largest: bool) -> Any:
+    def plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+        reduced = _reduced_plan(attributes, inputs, where)
+        options = {"largest": largest, "first_only": attributes["ties"] == "first"}
+        return replace(reduced, attributes={**reduced.attributes, **options})
+
+    return plan
+
+
+def _picked(x: Array, largest: bool) -> Any:
+    return x.max(axis=1, keepdims=True) if largest else x.min(axis=1, keepdims=True)
+
+
+def _to_picked(x: Array, y: Array, dy: Array, first_only: bool) -> Any:
+    chosen = np.isclose(x, y, rtol=SAME, atol=0)
+    if first_only:
+        return np.where(first(chosen), dy, 0)
+    return np.where(chosen, dy / np.maximum(chosen.sum(axis=1, keepdims=True), 1).astype(dy.dtype), 0)
+
+
+_PICKED = _Reduction(lambda op: "reduce_max_fw", "X:x Y:y", _picked)
+_TO_PICKED = _Reduction(
+    lambda op: "reduce_max_bw_first" if op.attributes["first_only"] else "reduce_max_bw",
+    "X:x M:y G:dy Y:dx",
+    _to_picked,
+)
+
+
+MAX = LayerPrimitive(
+    name="reduce_max",
+    schema=_TiesSchema,
+    plan=_extreme_plan(True),
+    steps=(
+        _PICKED.step("FW", "x -> y"),
+        _TO_PICKED.step("IG", "x y dy -> dx"),
+    ),
+    examples=tuple(
+        Example({"ties": ties, **axes}, (DrawnInput(shape, distinct=True),))
+        for ties, axes, shape in (
+            ("shared", {"axes": [0]}, (12, 2)),
+            ("first", {"axes": [1, 2]}, (3, 4, 5)),
+            ("shared", {"axes": [1], "keep_dims": True}, (2, 6, 3)),
+            ("first", {"axes": [0], "keep_dims": True}, (9,)),
+        )
+    ),
+)
+
+MIN = replace(MAX, name="reduce_min", plan=_extreme_plan(False))
+
+PRIMITIVES = (MEAN, SUM, MAX, MIN)

@@ -1,31 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sum of two tensors by NumPy's rules: y = x + x1, dimensions of size 1 and missing leading ones repeat.
+"""Broadcasting by NumPy's rules: dimensions of size 1 and missing leading ones of a sample repeat.
 
-The rules hold for shapes of a sample; the batch comes first in both. IG gives dx and IG1 gives dx1, each dy
-summed over the dimensions it was repeated in. PULP-TrainLib has FW only. For two tensors of one shape there
-is `add`, whose gradients cost nothing.
+`broadcast_add` is y = x + x1: IG gives dx and IG1 gives dx1, each dy summed over the dimensions it was
+repeated in. PULP-TrainLib has FW only. For two tensors of one shape there is `add`, whose gradients cost
+nothing. `expand` repeats a sample to a larger shape; the sum of two tensors makes no such copy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from configs.values import Struct
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array, KernelCall, Tensors
-from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Shape, Step, Values
-from trainlib.primitives.lowering.axes import LEADING, ONE, Area, Axes, AxesLowering, Form, LeadingBoxes
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Positive, Shape, Step, Values
+from trainlib.primitives.lowering.axes import LEADING, ONE, Area, Axes, Form, LeadingBoxes
 from trainlib.primitives.lowering.boxes import leading, row_major
 from trainlib.primitives.lowering.calls import BATCH, VECTOR_ADD
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.lowering.pieces import TileBuilder
-from trainlib.primitives.shapes.box_copies import LOOPS, check_rank, in_loops
+from trainlib.primitives.shapes.box_copies import LOOPS, Copy, check_rank, in_loops
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
@@ -48,14 +49,14 @@ def _aligned(shape: Shape, whole: Shape) -> Shape:
     return (shape[0], *(1,) * (len(whole) - len(shape)), *shape[1:])
 
 
-def repeated_axes(shape: Shape, whole: Shape) -> Axes:
+def _repeated_axes(shape: Shape, whole: Shape) -> Axes:
     """Dimensions of the result, of this shape, that a tensor does not repeat."""
     aligned = zip(LEADING[1:], _aligned(shape, whole)[1:], whole[1:], strict=False)
     axes = [name if size == most else ONE for name, size, most in aligned]
     return (BATCH, *axes[len(whole) - len(shape) :])
 
 
-class Sum(Struct, frozen=True):
+class _Sum(Struct, frozen=True):
     """target = sum of `terms` over all of the dimensions of `whole`.
 
     A target without some of them is the sum of one term along these: zeros first, or a copy if the tile has
@@ -107,28 +108,23 @@ class Sum(Struct, frozen=True):
         return kernel_call(build.choice, nest, sizes, arrays, roles[:2], roles[2:], function, build.dtype)
 
 
-class Repeating(LeadingBoxes):
+class _Repeating(LeadingBoxes):
     """Boxes of the result, with what of the inputs they repeat."""
 
+    def __init__(self, call: _Sum | Copy) -> None:
+        self.call = call
+
     def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
-        """Inputs have those they do not repeat."""
-        return repeated_axes(tensors[op[role]].shape, op.attributes["shape"])
+        """Tensors have those they do not repeat."""
+        return _repeated_axes(tensors[op[role]].shape, op.attributes["shape"])
 
-
-class _Forward(Repeating):
-    """FW: x and x1 may both be repeated."""
-
-    def kernels(self, form: Form) -> Sequence[Sum]:
+    def kernels(self, form: Form) -> Sequence[_Sum | Copy]:
         """One fork."""
-        return (Sum("y", "y", ("x", "x1")),)
+        return (self.call,)
 
 
-class _Gradient(AxesLowering):
+class _Gradient(_Repeating):
     """IG or IG1: boxes of a gradient; the sums over dimensions it was repeated in may be cut."""
-
-    def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
-        """The gradient has those it was not repeated in."""
-        return repeated_axes(tensors[op[role]].shape, op.attributes["shape"])
 
     def _cut(self, op: Op, tensors: Tensors, *, repeated: bool) -> dict[str, int]:
         kept, dimensions = self.axes_of(op, tensors, op.writes[0]), self.axes_of(op, tensors, "dy")[1:]
@@ -143,10 +139,6 @@ class _Gradient(AxesLowering):
         """The first two dimensions that were."""
         return self._cut(op, tensors, repeated=True)
 
-    def kernels(self, form: Form) -> Sequence[Sum]:
-        """The box of dy is added up."""
-        return (Sum("dy", form.op.writes[0], ("dy",)),)
-
 
 def _forward(op: Op, values: Values) -> Values:
     whole = (len(values["x"]), *op.attributes["shape"][1:])
@@ -154,7 +146,7 @@ def _forward(op: Op, values: Values) -> Values:
     return {"y": np.add(left, right)}
 
 
-def gradient_step(name: str, result: str, shape: str) -> Step:
+def _gradient_step(name: str, result: str, shape: str) -> Step:
     """The gradient of an input, whose shape of a sample is the attribute `shape`.
 
     It lacks leading dimensions, or has ones, where the input was repeated: dy is summed over these.
@@ -166,17 +158,17 @@ def gradient_step(name: str, result: str, shape: str) -> Step:
         axes = tuple(axis for axis, size in enumerate(aligned) if axis and size == 1)
         return {result: np.add.reduce(dy, axis=axes, keepdims=True).reshape(len(dy), *sample)}
 
-    return Step.of(name, f"dy -> {result}", reduced, _Gradient())
+    return Step.of(name, f"dy -> {result}", reduced, _Gradient(_Sum("dy", result, ("dy",))))
 
 
-PRIMITIVE = LayerPrimitive(
+BROADCAST_ADD = LayerPrimitive(
     name="broadcast_add",
     schema=LayerSchema,
     plan=_plan,
     steps=(
-        Step.of("FW", "x x1 -> y", _forward, _Forward()),
-        gradient_step("IG", "dx", "left"),
-        gradient_step("IG1", "dx1", "right"),
+        Step.of("FW", "x x1 -> y", _forward, _Repeating(_Sum("y", "y", ("x", "x1")))),
+        _gradient_step("IG", "dx", "left"),
+        _gradient_step("IG1", "dx1", "right"),
     ),
     examples=(
         Example(inputs=((3, 1, 4), (5, 1))),
@@ -187,3 +179,51 @@ PRIMITIVE = LayerPrimitive(
     inputs=(2, 2),
     layouts=None,
 )
+
+
+class _ExpandSchema(LayerSchema):
+    shape: Annotated[list[Positive], Field(min_length=1)]
+    """Shape of a sample of the result, without the batch."""
+
+
+def _expand_plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    batch, *sample = inputs[0].shape
+    wanted = tuple(attributes["shape"])
+    try:
+        fits = np.broadcast_shapes(tuple(sample), wanted) == wanted
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ShapeError(
+            f"cannot expand {tuple(sample)} to {list(wanted)}: only dimensions of size 1 can grow",
+            where=where,
+            cure="leave all other sizes unchanged (shapes are aligned at the last dimension)",
+        )
+    output = (batch, *wanted)
+    check_rank(output, where)
+    return LayerPlan(output, attributes={"shape": output, "left": tuple(sample)})
+
+
+def _expanded(op: Op, values: Values) -> Values:
+    x, shape = values["x"], op.attributes["shape"][1:]
+    return {"y": np.stack([np.broadcast_to(sample, shape) for sample in x])}
+
+
+EXPAND = LayerPrimitive(
+    name="expand",
+    schema=_ExpandSchema,
+    plan=_expand_plan,
+    steps=(
+        Step.of("FW", "x -> y", _expanded, _Repeating(Copy("y", ("x",)))),
+        _gradient_step("IG", "dx", "left"),
+    ),
+    examples=(
+        Example({"shape": [3, 4, 5]}, ((3, 1, 1),)),
+        Example({"shape": [2, 3, 4]}, ((4,),)),
+        Example({"shape": [6]}, ((1,),)),
+        Example({"shape": [4, 3]}, ((4, 3),)),
+    ),
+    layouts=None,
+)
+
+PRIMITIVES = (BROADCAST_ADD, EXPAND)
