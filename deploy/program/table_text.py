@@ -158,7 +158,8 @@ class OpTable:
         kind = "CALLS" if form.fork else "ALONE"
         self._append(f"{kind} | {total + len(masks)} * DETAIL, {number}, /* {form.name} */", 2)
         about = wrap(f"/* {', '.join(names)} */", WIDTH, subsequent_indent=" * ")
-        self.records += [f"    {line}" for line in (*about, *wrap(f"{', '.join([*texts, *masks])},", WIDTH))]
+        words = wrap(f"{', '.join([*texts, *masks])},", WIDTH, break_long_words=False)
+        self.records += [f"    {line}" for line in (*about, *words)]
         self.words += len(masks) + total
         return changes
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -141,6 +142,14 @@ layers:
   - {name: act, type: relu}
   - {name: fc, type: linear, out_features: 40}
 """
+
+
+def test_names_longer_than_a_line_stay_whole(tmp_path: Path) -> None:
+    """Training graphs have such; broken at the end of a line they were no C."""
+    model, name = tmp_path / "model.yaml", "long_" * 30 + "name"
+    model.write_text(SMALL.replace("name: fc", f"name: {name}"))
+    folder = written(exported(str(model), form="tables").project(), tmp_path / "net")
+    assert re.search(rf"^ +{name}_FW_x_in,$", (folder / "network.c").read_text(), re.MULTILINE)
 
 
 @pytest.mark.parametrize("icache", [pytest.param("steady", marks=pytest.mark.slow), "warm"])

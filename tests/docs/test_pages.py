@@ -27,8 +27,6 @@ OLDER: tuple[str, ...] = (
     ),
     *(
         "energy.models",
-        "energy.fitted",
-        "energy.checked",
         "energy.objective",
         "energy.residents",
         "energy.buffering",
