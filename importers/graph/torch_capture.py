@@ -192,14 +192,24 @@ def _refuse_changed(functional: Any, where: str) -> None:
         )
 
 
+def _open_sizes(made: Any) -> set[Any]:
+    """Symbols in the sizes of what a node makes: of sizes that torch.export does not know."""
+    parts = made if isinstance(made, list | tuple) else [made]
+    sizes = [size for part in parts for size in getattr(part, "shape", ())]
+    return {symbol for size in sizes if not isinstance(size, int) for symbol in size.node.expr.free_symbols}
+
+
 def _refuse_stopped(program: Any, where: str) -> None:
     """Raise UnsupportedLayerError for what stops gradients and is gone once the graph is functional."""
     kinds = {item.arg.name: item.kind.name for item in program.graph_signature.input_specs}
     moving = {name for name, kind in kinds.items() if kind in ("USER_INPUT", "PARAMETER")}
+    constant: set[Any] = set()  # sizes that constants alone decide, as those of a constant mask
     for node in program.graph_module.graph.nodes:
-        made = node.meta.get("val")
-        sizes = [getattr(part, "shape", ()) for part in (made if isinstance(made, (list, tuple)) else [made])]
-        if not all(isinstance(size, int) for shape in sizes for size in shape):
+        sizes = _open_sizes(node.meta.get("val"))
+        decides = node.all_input_nodes[1:] if _op_name(node) == "index" else node.all_input_nodes
+        if not any(before.name in moving for before in decides):
+            constant |= sizes
+        if sizes - constant:
             raise UnsupportedLayerError(
                 "the shape of the result depends on the numbers, which is not supported",
                 where=_place(node, where),

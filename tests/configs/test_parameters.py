@@ -92,7 +92,7 @@ def test_overrides_convert_by_unit():
         ("cluster.l1.size_bytes", "1 KiB", "try: use 'l1.size_bytes'"),
         ("l1.siz_bytes", "1 KiB", "try: use 'l1.size_bytes'"),
         ("l1", "1 KiB", "unknown parameter 'l1'"),
-        ("qqqqqqq", "1", "use a full name, e.g. 'core.branch_taken_cycles'; the groups are cores, core, fpu"),
+        ("qqqqqqq", "1", "use a full name, e.g. 'core.load_cycles'; the groups are cores, core, fpu"),
         ("l1.size_bytes", "-4", "cannot be negative"),
         ("l1.size_bytes", "64k", "ambiguous"),
         ("cores", "four", "must be a whole number"),

@@ -193,7 +193,7 @@ def test_more_buffers_are_tried_in_fewer_orders(monkeypatch: pytest.MonkeyPatch)
     addresses: list[int] = []
     real = order_search.fit_addresses
 
-    def counting(spans: list[tuple[int, int, int]], order: list[int]) -> list[int]:
+    def counting(spans: list[tuple[int, int, int]], order: list[int], **_: object) -> list[int]:
         nonlocal tried
         tried += 1
         addresses[:] = addresses or real(spans, order)  # how many orders are tried does not depend on them
