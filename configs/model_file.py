@@ -69,9 +69,9 @@ class AdapterSchema(Schema):
     """A low-rank adapter (LoRA): W x + alpha / rank · B A x."""
 
     rank: _Positive
-    """Rows of A."""
+    """Rank of the product B A: rows of A, columns of B."""
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Weight of the product (default: the rank)."""
+    """The product is multiplied by alpha / rank (default: the rank, so by 1)."""
     projections: Annotated[list[Literal["q", "k", "v", "o"]], Field(min_length=1)] | None = None
     """Only for `mhsa`: projections with an adapter, of queries, keys, values, output (default: all four)."""
 

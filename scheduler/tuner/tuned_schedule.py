@@ -49,7 +49,7 @@ class ResidentTensors(Schema):
     """Tensors that stay in L1 between ops, by program."""
 
     iteration: list[str] = Field(default_factory=list)
-    """Tensors, or `TENSOR@OP..OP` for part of a life, in the iteration."""
+    """Tensors that stay in L1 during the iteration; `TENSOR@OP..OP`: only from the first op to the second."""
     update: list[str] = Field(default_factory=list)
     """The same for an update in a separate program."""
 
