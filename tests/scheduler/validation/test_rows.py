@@ -276,7 +276,7 @@ def test_a_row_with_two_measured_times_is_two_cases() -> None:
         ("micro", {"group": "cluster_pe0", "name": "nop", "n": 1 << 30}, "operations"),
         ("micro", {"group": "cluster_pe0", "name": "nopp", "n": 1}, "no operation 'nopp'"),
         ("micro", {"group": "cluster", "name": "nop", "n": 1}, "group 'cluster' has no operation"),
-        ("micro", {"group": "sync", "name": "mutex", "n": 1, "cores": 2}, "no row 'mutex'"),
+        ("micro", {"group": "sync", "name": "mutex", "n": 1, "cores": 2}, "no entry 'mutex'"),
         (
             "micro",
             {"group": "sync", "name": "mutex_lock_unlock_min", "n": 1, "cores": 1},
