@@ -55,7 +55,7 @@ def parse_bytes(text: str | int | float, *, where: str | None = None) -> int:
     Raises `ConfigError` for a negative or broken number, a fraction of a byte, and for the spellings k, K
     and KB, which mean 1000 to some and 1024 to others.
     """
-    return _parse(text, "a size", "64 KiB", BYTE_UNITS, where)
+    return _parse(text, "size", "64 KiB", BYTE_UNITS, where)
 
 
 def parse_hz(text: str | int | float, *, where: str | None = None) -> int:
@@ -65,7 +65,7 @@ def parse_hz(text: str | int | float, *, where: str | None = None) -> int:
     `ConfigError` for a negative or broken number, for a fraction of a hertz, and for a number without a unit
     that is too small for a clock.
     """
-    hertz = _parse(text, "a frequency", "450 MHz", HERTZ_UNITS, where)
+    hertz = _parse(text, "frequency", "450 MHz", HERTZ_UNITS, where)
     refuse_without_unit(text, hertz, FEWEST_HERTZ, "MHz", "frequency of a clock", where)
     return hertz
 
@@ -123,12 +123,12 @@ def parse_si(text: object, unit: str, *, where: str | None = None) -> float:
 
 
 def _parse(
-    text: str | int | float, what: str, example: str, units: Mapping[str, int], where: str | None
+    text: str | int | float, kind: str, example: str, units: Mapping[str, int], where: str | None
 ) -> int:
     match = None if isinstance(text, bool) else _QUANTITY.fullmatch(str(text).strip())
     if match is None:
         shown = shortened(str(text))
-        wrong = f"'{shown}' is not {what}" if shown.strip() else f"the {what.split()[1]} is empty"
+        wrong = f"'{shown}' is not a {kind}" if shown.strip() else f"the {kind} is empty"
         if re.search(r"\d{41}|\d[eE][+-]?\d{3}", shown):
             wrong += ": it has too many digits"
         raise ConfigError(wrong, where=where, cure=f"write e.g. '{example}'")
@@ -136,8 +136,8 @@ def _parse(
     base = next(iter(units))
     amount = number * _unit_factor(unit or base, number, units, where)
     if amount < 0:
-        cure = f"use {what} without '-', like '{example}'"
-        raise ConfigError(f"{what} cannot be negative: '{text}'", where=where, cure=cure)
+        cure = f"use a {kind} without '-', like '{example}'"
+        raise ConfigError(f"a {kind} cannot be negative: '{text}'", where=where, cure=cure)
     if amount.denominator != 1:
         raise ConfigError(
             f"'{text}' is {float(amount)} {base}, not a whole number of {base}",

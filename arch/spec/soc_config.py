@@ -374,10 +374,11 @@ def _check_value(path: str, value: Any, unit: str, where: str | None) -> None:
         problem, cure = f"must be {SLOWEST_BUS} or more", f"use {SLOWEST_BUS} {unit} or more"
     elif smallest is not None and value < smallest:
         of_unit = of_unit.removesuffix("s") if smallest == 1 else of_unit
-        example = {"Hz": "use a frequency, e.g. 50 MHz", "B": "use a size, e.g. 64 KiB"}.get(unit, "")
-        at_least = f"use {smallest}{of_unit} or more"
-        fits_memory = unit == "Hz" or path.endswith(".size_bytes")
-        problem, cure = f"must be at least {smallest}", example if fits_memory else at_least
+        problem, cure = f"must be at least {smallest}", f"use {smallest}{of_unit} or more"
+        if unit == "Hz":
+            cure = "use a frequency, e.g. 50 MHz"
+        elif path.endswith(".size_bytes"):
+            cure = "use a size, e.g. 64 KiB"
     elif largest is not None and value > largest:
         problem, cure = f"must be at most {largest}", f"use {largest}{of_unit} or less"
     elif unit == "B" and value > ADDRESS_SPACE_BYTES:

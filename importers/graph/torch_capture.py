@@ -159,6 +159,7 @@ def export_module(
             ) from error
         finally:
             logging.disable(disabled)
+    _refuse_unknown_sizes(program, where)
     _refuse_stopped(program, where)
     _refuse_changed(functional, where)
     return functional
@@ -192,6 +193,16 @@ def _refuse_changed(functional: Any, where: str) -> None:
         )
 
 
+def _moving(program: Any) -> set[str]:
+    """Names of the nodes that depend on inputs or parameters, and of these themselves."""
+    kinds = {item.arg.name: item.kind.name for item in program.graph_signature.input_specs}
+    moving = {name for name, kind in kinds.items() if kind in ("USER_INPUT", "PARAMETER")}
+    for node in program.graph_module.graph.nodes:
+        if any(before.name in moving for before in node.all_input_nodes):
+            moving.add(node.name)
+    return moving
+
+
 def _open_sizes(made: Any) -> set[Any]:
     """Symbols in the sizes of what a node makes: of sizes that torch.export does not know."""
     parts = made if isinstance(made, list | tuple) else [made]
@@ -199,10 +210,9 @@ def _open_sizes(made: Any) -> set[Any]:
     return {symbol for size in sizes if not isinstance(size, int) for symbol in size.node.expr.free_symbols}
 
 
-def _refuse_stopped(program: Any, where: str) -> None:
-    """Raise UnsupportedLayerError for what stops gradients and is gone once the graph is functional."""
-    kinds = {item.arg.name: item.kind.name for item in program.graph_signature.input_specs}
-    moving = {name for name, kind in kinds.items() if kind in ("USER_INPUT", "PARAMETER")}
+def _refuse_unknown_sizes(program: Any, where: str) -> None:
+    """Raise UnsupportedLayerError for a tensor whose shape inputs or parameters decide by their numbers."""
+    moving = _moving(program)
     constant: set[Any] = set()  # sizes that constants alone decide, as those of a constant mask
     for node in program.graph_module.graph.nodes:
         sizes = _open_sizes(node.meta.get("val"))
@@ -215,9 +225,14 @@ def _refuse_stopped(program: Any, where: str) -> None:
                 where=_place(node, where),
                 cure="use torch.where or a product with a mask, which have the shape of their input",
             )
-        if not any(before.name in moving for before in node.all_input_nodes):
+
+
+def _refuse_stopped(program: Any, where: str) -> None:
+    """Raise UnsupportedLayerError for what stops gradients and is gone once the graph is functional."""
+    moving = _moving(program)
+    for node in program.graph_module.graph.nodes:
+        if node.name not in moving or not node.all_input_nodes:
             continue  # torch.tensor() in a forward is detached as well
-        moving.add(node.name)
         op = _op_name(node) if node.op == "call_function" else ""
         if op == "detach_" or (op == "wrap_with_set_grad_enabled" and not node.args[0]):
             how = "detach_()" if op == "detach_" else "torch.no_grad()"

@@ -196,10 +196,7 @@ def _scatter(node: Node) -> View:
 
 def indexed(number: int, size: int) -> int:
     """The number of an element counted from the front. Raises `CannotTakeError` if there is none."""
-    if not -size <= number < size:
-        wrong = f"index {number} is outside a dimension of {size} elements"
-        raise CannotTakeError(wrong, f"use indices from {-size} to {size - 1}")
-    return number % size
+    return int(inside(np.array(number), size))
 
 
 def part_sizes(node: Attributes, size: int, count: int) -> Shape:

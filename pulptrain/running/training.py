@@ -218,7 +218,7 @@ class Training:
         }
 
     def check_summary(self, summary: Mapping[str, Any], values: Mapping[str, Array]) -> None:
-        """Hold what a run is about to print and save against the memories (`EveryIteration.told`)."""
+        """Hold what a run is about to print and save against the memories, as `EveryIteration` does."""
         if self._every is not None:
             self._every.check_summary(summary, values)
 

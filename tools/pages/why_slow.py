@@ -134,7 +134,7 @@ def overview() -> str:
     return table(heads, rows)
 
 
-def advices() -> list[str]:
+def remedies() -> list[str]:
     """The advice there is, in the words of today."""
     sample = {"model": "m", "cores": 8, "buffering": 2, "resident": []}
     return [str(remedy_of(sample, cause)) for cause in REMEDIES]
@@ -143,7 +143,7 @@ def advices() -> list[str]:
 def _rests_on(story: Story) -> Callable[[], object]:
     example = ROOT / story.model
     text = example.read_text(encoding="utf-8") if example.is_file() else ""
-    return lambda: [golden(*story.held_by), advices(), text, story.before, story.tried, story.tune]
+    return lambda: [golden(*story.held_by), remedies(), text, story.before, story.tried, story.tune]
 
 
 PAGE = Page(

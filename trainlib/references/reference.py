@@ -18,7 +18,7 @@ from trainlib.registry import step_of
 
 
 def check_values(graph: TrainingGraph, values: Mapping[str, Array]) -> None:
-    """Every given tensor has a value that `check_given` accepts; InputError otherwise."""
+    """Every given tensor has a value that `check_values_of` accepts; InputError otherwise."""
     for name in graph.needed_values:
         if name not in values:
             raise InputError(f"tensor '{name}' has no value", where=graph.name, cure=f"pass '{name}', too")
@@ -75,7 +75,7 @@ def evaluate(
     An op reads a tensor as `reading` returns it; what it makes is left in fp64 unless it `rounds`.
 
     Each op runs whole, by its primitive's own reference, which shares no code with the tiles. Raises
-    InputError if a value is missing or wrong (`check_given`), and if an op makes an infinity or a NaN.
+    InputError if a value is missing or wrong (`check_values_of`), and if an op makes an infinity or a NaN.
     """
     check_values(graph, values)
     evaluated = {name: values[name] for name in graph.needed_values}
