@@ -130,7 +130,7 @@ def overview() -> str:
                     *(f"{before['cycles'] / after:.2f}", f"{gained:,}", f"{given.loss_cycles:,}"),
                 )
             )
-    heads = ("what", "largest loss", "changed", "before", "after", "times as fast", "gained", "lost to it")
+    heads = ("what", "largest loss", "changed", "before", "after", "times as fast", "gained", "could save up to")
     return table(heads, rows)
 
 
