@@ -83,8 +83,8 @@ def iterations() -> str:
         cycles = f"{warm.row.predicted:,}" if warm else "", f"{row.predicted:,}", f"{row.measured:,}"
         error = f"{100 * (row.predicted - row.measured) / row.measured:+.1f}"
         rows.append((*model.rsplit("-", 1), cores, *cycles, error, f"{100 * bar.within:.0f}" if bar else ""))
-    heads = ("model", "buffering", "cores", "warm", "predicted", "measured", "error, %", "bar, %")
-    return table(heads, rows)
+    ways = (f"predicted, `--icache {state}`" for state in ("warm", "steady"))
+    return table(("model", "buffering", "cores", *ways, "measured", "error, %", "error bar, %"), rows)
 
 
 def in_short() -> str:
