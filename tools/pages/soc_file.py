@@ -11,12 +11,12 @@ from tools.pages.page import Page, table
 from tools.pages.reference import keys_table
 
 _KINDS = {
-    "integer": "a whole number",
-    "bytes": "a size: `64 KiB`, `1 MiB`, `512 B`",
-    "hertz": "a frequency: `50 MHz`, `1 GHz`",
-    "number": "a number",
+    "integer": "integer",
+    "bytes": "size: `64 KiB`, `1 MiB`, `512 B`",
+    "hertz": "frequency: `50 MHz`, `1 GHz`",
+    "number": "number",
     "flag": "`on` or `off`",
-    "text": "a word",
+    "text": "string",
 }
 
 
