@@ -125,6 +125,8 @@ def test_what_is_added_turn_by_turn_gives_the_values(steps: list[int], times: in
         (["--form", "tables", "--soc", "stm32l4"], 2, "which the DMA of this chip cannot read"),
         (["--form", "tables", "--l1", "11KiB"], 3, "tables of two ops"),
         (["--form", "tables", "--set", "dma.transfer_ids=1"], 2, "one ID for tables"),
+        (["--form", "tables", "--set", "l1.tables_bytes=0"], 2, "contradicts l1.tables_bytes=0"),
+        (["--form", "readable", "--set", "l1.tables_bytes=4KiB"], 2, "contradicts l1.tables_bytes=4KiB"),
     ],
 )
 def test_a_form_that_a_machine_has_no_room_for_is_refused(
