@@ -275,10 +275,10 @@ def error_line(error: Mapping[str, Any]) -> str:
     if error["typical_percent"] is None:
         return f"not known: {error['note']}"
     bar = f"typical {error['typical_percent']:.1f}%, 95% within {error['within_percent']:.1f}%"
-    gap, share = f"no comparable measurement: {', '.join(names)}", error["no_measurement_share"]
+    gap, share = f"have no comparable measurement ({', '.join(names)})", error["no_measurement_share"]
     if share >= MUCH:
-        return f"of {1 - share:.1%} of the cycles: {bar}; the other cycles: {gap}"
-    return f"{bar}; {_share(share)} of the cycles: {gap}" if left else bar
+        return f"for {1 - share:.1%} of the cycles {bar}; the others {gap}"
+    return f"{bar}; {_share(share)} of the cycles {gap}" if left else bar
 
 
 def _share(share: float) -> str:
