@@ -159,7 +159,7 @@ def walks() -> str:
     return walked.page(walks_by_model())
 
 
-FAR = 0.02
+FAR = 0.01
 """Share of its instructions by which a kernel may be off."""
 
 
