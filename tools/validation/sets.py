@@ -130,9 +130,9 @@ READ_OFF = {
 """Set -> which of its rows set which parameters (`FITTED` says where they are); the others are tests only."""
 
 _CONTENTION = (
-    "*traffic* is what other cores do: `1of2`, every second instruction is a load, `dense`, every one; "
-    "`seq`, words in sequence, `stride64B`, words 64 B apart, `same_word`, one word. *n_traffic_cores* "
-    "cores do it."
+    "*traffic*: `n_traffic_cores` other cores load from L1. In `1of2` every second instruction is a load, in "
+    "`dense` every one. The loads are of words in sequence (`seq`), of words 64 B apart (`stride64B`), or of "
+    "one word (`same_word`)."
 )
 _MICRO = (
     "Groups: `cluster_pe0`, one core of the cluster; `multi_max` and `multi_min`, the slowest and the "
@@ -142,11 +142,11 @@ _MICRO = (
 _SEQUENCE = "*kernel_loop_cycles* are the cycles of the loop of each kernel."
 LEGENDS = {
     "rtl refill": (
-        "*state* is where the code was before: `cold`, in L2, `shared`, in the shared cache, `warm`, in the "
-        "private cache; `sync` and `skew`, in L2, and the cores start together or one after the other. "
-        "Groups: `straight`, code without jumps, `jump`, a jump per cache line, `align`, code that does not "
-        "begin with a line; `walk`, `loop`, `bigloop`, several passes; `fork`, a team; `dma`, code during "
-        "transfers; `order`, core 0 programs transfers."
+        "*state*: the code was in L2 (`cold`), in the shared cache (`shared`) or in the private cache "
+        "(`warm`); with `sync` and `skew` in L2, and the cores start together or one after the other. "
+        "Groups: code without jumps (`straight`), with a jump per cache line (`jump`), that begins within a "
+        "line (`align`); several passes over the code (`walk`, `loop`, `bigloop`); a team (`fork`); code "
+        "during transfers (`dma`); core 0 programs transfers (`order`)."
     ),
     "rtl sequence, whole": _SEQUENCE,
     "rtl sequence, warm": _SEQUENCE,
