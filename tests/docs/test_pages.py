@@ -22,7 +22,6 @@ OLDER: tuple[str, ...] = (
     *("tuning.tune", "tuning.explore"),
     *(
         "why_slow.overview",
-        "why_slow.gru",
         "why_slow.batch",
     ),
     *(
