@@ -275,7 +275,7 @@ def capture(
     fed = [item.arg.name for item in signature.input_specs if item.kind.name == "USER_INPUT"]
     fed = [node.name for node in graph.nodes if node.name in fed and shape_of(node) is not None]
     nodes = sorted(graph.nodes, key=lambda node: (node.op != "placeholder", node.name not in fed))
-    apart, wanted = None, _replaced(graph, targets)
+    apart, wanted = None, frozenset(first_names.get(name, name) for name in _replaced(graph, targets))
     while apart != wanted:  # weights of which layers read parts, known once they have been read whole
         apart = wanted
         draft = Draft(where, dtype, places)
@@ -587,10 +587,10 @@ class _Reader:
         return made if parts is result else made[0]
 
 
-def _replaced(graph: Any, targets: Mapping[str, Any]) -> frozenset[str]:
+def _replaced(graph: Any, targets: Mapping[str, Any]) -> list[str]:
     """Names of the parameters in whose place forward stores something."""
     weights = (node.args[0].name for node in graph.nodes if _op_name(node) == PROJECTED)
-    return frozenset(targets[name].target for name in weights if name in targets)
+    return [targets[name].target for name in weights if name in targets]
 
 
 def _only_replaces(node: Any) -> bool:
