@@ -145,7 +145,9 @@ def export_module(
             )
             if past := re.search(r"attribute: (?:(\S+)\.)?lifted_tensor", str(error)):
                 part = f" of '{past[1]}'" if past[1] else ""
-                reason = f"forward{part} uses .data, past autograd, of a tensor that is no trained parameter"
+                reason = (
+                    f"forward{part} uses .data, past autograd, of a tensor that is not a trained parameter"
+                )
                 cure = "compute it without .data"
             if missing := re.search(r"(\w+|<lambda>)(?:\.forward)?\(\) missing .*?: (.*)", reason):
                 reason = f"'{missing[1]}' is called without the arguments {missing[2]}"
@@ -160,7 +162,7 @@ def export_module(
             logging.disable(disabled)
     if stored.others:
         raise UnsupportedLayerError(
-            "forward assigns to .data of a tensor that is no trained parameter, which is not supported",
+            "forward assigns to .data of a tensor that is not a trained parameter, which is not supported",
             where=where,
             cure="change the tensor without .data, or set requires_grad=True for the parameter",
         )
@@ -474,7 +476,7 @@ class _Reader:
         if made is None or not any(whole in (layer.inputs or ()) for layer in self.draft.layers):
             raise CannotTakeError(
                 "this assignment to .data is not supported",
-                "assign what is computed from the trained parameter, of its shape, once in forward; or use "
+                "assign a tensor computed from the trained parameter, of its shape, once in forward; or use "
                 "torch.nn.utils.parametrize, through which gradients go",
             )
         return Held(result, trained=True, made=made.without_dim(0))

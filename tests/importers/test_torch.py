@@ -377,8 +377,8 @@ def _twice(m, x):
 
 
 STORED = {
-    "a buffer": (lambda m, x: setattr(m.factor, "data", m.factor * 2), "of a tensor that is no trained"),
-    "an activation": (lambda m, x: setattr(x, "data", x * 2), "of a tensor that is no trained parameter"),
+    "a buffer": (lambda m, x: setattr(m.factor, "data", m.factor * 2), "of a tensor that is not a trained"),
+    "an activation": (lambda m, x: setattr(x, "data", x * 2), "of a tensor that is not a trained parameter"),
     "of another parameter": (
         lambda m, x: setattr(m.weight, "data", m.head.weight.data.T @ m.head.weight.data),
     ),
