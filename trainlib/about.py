@@ -64,6 +64,7 @@ ABOUT: Mapping[str, str] = {
     "dropout": "Sets a random share of the elements to zero and scales the others up.",
     "flatten": "Reshapes a sample to one axis; moves no data.",
     "broadcast_add": "Sum of two inputs with broadcasting as in NumPy.",
+    "projected": "Replaces a weight by what layers compute of it (max-norm), before it is used and updated.",
     "position": "Adds a trained vector per position of a sequence (position embedding).",
     "class_token": "Prepends a trained vector to a sequence.",
     "rnn": "Recurrent layer (Elman): h' = tanh(W x + U h + b), over a sequence [length, features].",

@@ -38,6 +38,9 @@ AGAIN = ".again"
 """What the name of a tensor ends in that is computed a second time."""
 
 
+PROJECTED = "_projected"
+"""What the name of a weight ends in once a layer has replaced it."""
+
 NOT_MADE = "the model computes it, but no op does"
 
 
@@ -198,7 +201,11 @@ class Iteration:
 
     def step(self, name: str, updates: Updates, *, keep: bool = True) -> Array:
         """The weight `name` after its update; `keep` is that of `Updates`."""
-        whole = self._value(name).astype(np.float64)
+        replaced = {
+            item.places[item.entry.overwrites] for item in self._network.parts if item.entry.overwrites
+        }
+        keep = keep and name not in replaced  # torch.optim goes on from what the layer has left
+        whole = self._seen.get(f"{name}{PROJECTED}", self._value(name)).astype(np.float64)
         part = self._network.part_of(name)
         gradient = self._gradient(self._slopes[name])
         ends = (end for end in STATES[self._given.optimizer["name"]] if f"{name}.{end}" in self._values)
@@ -334,6 +341,10 @@ class Iteration:
                 if end.endswith("_updated") and not part.options.get("fixed_statistics"):
                     self._expected.add(name)
                 continue
+            if entry.overwrites:
+                name_of_weight = f"{part.places[entry.overwrites]}{PROJECTED}"
+                self.made[name_of_weight] = tensor.detach().numpy()[0]
+                self._expected.add(name_of_weight)
             dtype = flows[0].dtype if entry.view else part.dtype
             number = int(end.removeprefix("out") or 0)
             flow = _Flow(name, tensor, dtype, flows[0].layout, repeated.get(end))

@@ -43,6 +43,8 @@ class Layer:
     """Parameters that no training moves, as their gradient is 0."""
     layouts: tuple[str, ...] | None = ("CHW",)
     view: bool = False
+    overwrites: str = ""
+    """Parameter whose place the output takes."""
 
 
 BOTH = ("CHW", "HWC")
@@ -327,6 +329,13 @@ _entry("parameter", parameters=lambda options: ("weight",), layouts=None)(
         1 if once else len(x[0]), *shape
     )
 )
+
+
+@_entry("projected", parameters=lambda options: ("weight",), layouts=None, overwrites="weight")
+def _projected(x: Inputs, held: Held) -> Any:
+    """The numbers of x, with the gradient of the weight whose place they take."""
+    weight = _shaped(held, "weight", *x[0].shape[1:])
+    return x[0].detach() + (weight - weight.detach())
 
 
 # Recurrent: the weights are stored [inputs, gates].

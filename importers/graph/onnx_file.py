@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
 from math import prod
@@ -18,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from configs.dtypes import is_float
 from configs.errors import InputError
 from configs.limits import MOST_ELEMENTS, check_text_size, require_host_memory
+from configs.suggest import suggestion
 from importers.extras import require_extra
 from importers.graph.draft import CHECKED
 from importers.graph.onnx_branches import has_branches, take_branches
@@ -45,6 +48,12 @@ INFERENCE_BYTES = 1024
 ZEROTH_ORDER = ("Perturb", "RQSPerturb")
 """How Deeploy's private ops begin that add noise to a weight."""
 
+_IN_OLDER_OPSETS = ("Gelu", "HardSwish", "LayerNormalization")
+"""Ops that ONNX Runtime and Deeploy write in opsets older than those that have them."""
+
+_MANY = 5
+"""So many types are not listed."""
+
 _COPIES = 4
 """Bytes an array takes per byte of external data: read, kept, converted, rounded."""
 
@@ -62,9 +71,10 @@ def load_onnx(
     A first dimension of an input that is not a number becomes `batch`; `input_shapes` replaces whole shapes,
     by name of the input, "" being the first. Raises InputError with the name of node or tensor for: no ONNX
     file; a file, an array or a shape too large for the host memory; external data outside of the model's
-    folder; two nodes that write the same name; a node of more inputs or outputs than its op has, or with
-    numbers as a condition; zeroth-order training; a cycle; a node that reads what nothing writes; strings and
-    sparse tensors as weights; input dimensions that stay open. Nodes of any op and any domain are passed on.
+    folder; two nodes that write the same name; a node that its op does not allow in this opset (its
+    attributes, the number and the types of its inputs); zeroth-order training; a cycle; a node that reads
+    what nothing writes; strings and sparse tensors as weights; input dimensions that stay open. Nodes of any
+    private op and any domain are passed on.
     """
     file = Path(path)
     require_extra("onnx", str(path))
@@ -411,40 +421,83 @@ def _check_names(
 
 
 def _check_ops(graph: OnnxGraph) -> None:
-    """Raise InputError where readers differ on a node: the number of its inputs, their types."""
-    from onnx.defs import SchemaError, get_schema
+    """Raise InputError for a node on which readers differ, since it is none of its op in this opset."""
+    from onnx.defs import SchemaError, get_schema, has
 
     for node in graph.nodes:
         place = f"{graph.path}: node '{node.name}' ({node.op})"
         try:
             schema = get_schema(node.op, graph.opset, "")
         except SchemaError:
+            if has(node.op) and node.op not in _IN_OLDER_OPSETS:
+                since = min(item.since_version for item in _versions(node.op))
+                reason = f"opset {graph.opset} has no {node.op}"
+                raise _wrong(reason, place, f"export with opset {since} or newer") from None
             continue
-        for what, names, most in (
-            ("inputs", node.inputs, schema.max_input),
-            ("outputs", node.outputs, schema.max_output),
-        ):
-            if len(names) > most:
-                raise _wrong(
-                    f"the node has {len(names)} {what}, opset {graph.opset} allows at most {most}",
-                    place,
-                    CHECKED,
-                )
-        for declared in schema.inputs[len(node.inputs) : schema.min_input]:
-            if declared.name not in node.attributes:  # as in older opsets
-                raise _wrong(f"input '{declared.name}' of the node is missing", place, CHECKED)
-        for name, declared in zip(node.inputs, schema.inputs, strict=False):
-            tensor = graph.tensors.get(name)
-            kinds = {kind.removeprefix("tensor(").removesuffix(")") for kind in declared.types}
-            if (
-                kinds <= {"bool", "int32", "int64"}
-                and tensor is not None
-                and tensor.dtype not in ("", *kinds)
-            ):
-                words = " or ".join(sorted(kinds))
-                raise _wrong(
-                    f"input '{declared.name}' must be {words}: '{name}' is {tensor.dtype}", place, CHECKED
-                )
+        _check_attributes(node, schema, place)
+        _check_inputs(node, schema, graph, place)
+
+
+@cache
+def _versions(op: str) -> list[Any]:
+    """What onnx says of an op of its own, in all opsets."""
+    from onnx.defs import get_all_schemas_with_history
+
+    return [item for item in get_all_schemas_with_history() if item.name == op and not item.domain]
+
+
+def _check_attributes(node: OnnxNode, schema: Any, place: str) -> None:
+    """Those of other opsets are read as they are meant."""
+    known = schema.attributes
+    unknown = [name for name in node.attributes if name not in known and name not in _remarks(node.op)]
+    if unknown:
+        known = {name for version in _versions(node.op) for name in version.attributes}
+    for name in unknown:
+        if name not in known:
+            raise _wrong(f"{node.op} has no attribute '{name}'", place, suggestion(name, sorted(known)))
+
+
+def _remarks(op: str) -> tuple[str, ...]:
+    """Attributes that Deeploy leaves at nodes, and that change nothing."""
+    return ("description", "Delta", "eps", "eta") if op == "Div" else ("description",)
+
+
+def _check_inputs(node: OnnxNode, schema: Any, graph: OnnxGraph, place: str) -> None:
+    """Their number, and that of the outputs; their types. Deeploy has floats of two formats in a node."""
+    for what, names, most in (
+        ("inputs", node.inputs, schema.max_input),
+        ("outputs", node.outputs, schema.max_output),
+    ):
+        if len(names) > most:
+            reason = f"the node has {len(names)} {what}, opset {graph.opset} allows at most {most}"
+            raise _wrong(reason, place, CHECKED)
+    for number, declared in enumerate(schema.inputs[: schema.min_input]):
+        if not node.input(number) and declared.name not in node.attributes:  # as in older opsets
+            raise _wrong(f"input '{declared.name}' of the node is missing", place, CHECKED)
+    kinds: dict[str, str] = {}
+    for number, name in enumerate(node.inputs):
+        declared = schema.inputs[min(number, len(schema.inputs) - 1)]
+        dtype = graph.tensor(name).dtype
+        if not dtype:
+            continue
+        allowed = _dtypes(frozenset(declared.types))
+        if dtype not in allowed:
+            words = f"be {' or '.join(sorted(allowed))}" if 0 < len(allowed) < _MANY else "have another type"
+            raise _wrong(f"input '{declared.name}' must {words}: '{name}' is {dtype}", place, CHECKED)
+        first = kinds.setdefault(declared.type_str, dtype) if declared.is_homogeneous else dtype
+        if dtype != first and not (is_float(dtype) and is_float(first)):
+            reason = f"input '{declared.name}' must be {first}, as those before it: '{name}' is {dtype}"
+            raise _wrong(reason, place, CHECKED)
+
+
+@cache
+def _dtypes(kinds: frozenset[str]) -> frozenset[str]:
+    """NumPy's names for tensors of types as a schema writes them, ``tensor(float)``."""
+    import onnx
+
+    words = {kind[7:-1].upper() for kind in kinds if kind.startswith("tensor(")}
+    found = (_dtype(onnx.TensorProto.DataType.Value(word)) for word in words)
+    return frozenset(item.name for item in found if item is not None)
 
 
 def _set_input_shapes(

@@ -22,9 +22,11 @@ from typing import Any
 from configs.dtypes import is_float
 from configs.errors import InputError, UnsupportedLayerError
 from configs.values import replace
+from importers.graph.arranging import computed_word
 from importers.graph.draft import NO_FORM, CannotTakeError, Draft, Problem
 from importers.graph.node import Handler, Node, Unknown
 from importers.graph.terms import Terms
+from importers.graph.torch_projection import PROJECTED, projections
 from importers.graph.views import Shape, View
 from importers.graph.weights import Constant, WeightNumbers
 from importers.ops import NEAREST_ATEN
@@ -125,7 +127,8 @@ def export_module(
     """
     disabled = logging.root.manager.disable
     # Of a decision that depends on the numbers torch prints the whole graph so far.
-    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()), _no_thread_left():
+    stored = projections(torch)
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()), _no_thread_left(), stored:
         warnings.simplefilter("ignore")
         logging.disable()  # of shapes that do not fit torch logs a traceback besides the error
         try:
@@ -143,11 +146,9 @@ def export_module(
             if past := re.search(r"attribute: (?:(\S+)\.)?lifted_tensor", str(error)):
                 part = f" of '{past[1]}'" if past[1] else ""
                 reason = (
-                    f"forward{part} stores a computed tensor past autograd, as in weight.data = renorm(...)"
+                    f"forward{part} uses .data, past autograd, of a tensor that is not a trained parameter"
                 )
-                cure = (
-                    "compute it without .data, e.g. by torch.nn.utils.parametrize, through which gradients go"
-                )
+                cure = "compute it without .data"
             if missing := re.search(r"(\w+|<lambda>)(?:\.forward)?\(\) missing .*?: (.*)", reason):
                 reason = f"'{missing[1]}' is called without the arguments {missing[2]}"
                 cure = (
@@ -159,6 +160,12 @@ def export_module(
             ) from error
         finally:
             logging.disable(disabled)
+    if stored.others:
+        raise UnsupportedLayerError(
+            "forward assigns to .data of a tensor that is not a trained parameter, which is not supported",
+            where=where,
+            cure="change the tensor without .data, or set requires_grad=True for the parameter",
+        )
     _refuse_unknown_sizes(program, where)
     _refuse_stopped(program, where)
     _refuse_changed(functional, where)
@@ -186,10 +193,10 @@ def _refuse_changed(functional: Any, where: str) -> None:
     changed = [item.target for item in specs if item.kind.name == "PARAMETER_MUTATION"]
     if changed:
         raise UnsupportedLayerError(
-            f"forward changes the parameter '{changed[0]}' (max_norm of an embedding does), which is not "
-            "supported",
+            f"forward changes the parameter '{changed[0]}' in place (max_norm of an embedding does), "
+            "which is not supported",
             where=where,
-            cure="remove max_norm, or renorm the weight in a module for torch.nn.utils.parametrize",
+            cure="remove max_norm, or assign the whole: weight.data = torch.renorm(weight.data, ...)",
         )
 
 
@@ -270,7 +277,7 @@ def capture(
     fed = [item.arg.name for item in signature.input_specs if item.kind.name == "USER_INPUT"]
     fed = [node.name for node in graph.nodes if node.name in fed and shape_of(node) is not None]
     nodes = sorted(graph.nodes, key=lambda node: (node.op != "placeholder", node.name not in fed))
-    apart, wanted = None, frozenset[str]()
+    apart, wanted = None, frozenset(first_names.get(name, name) for name in _replaced(graph, targets))
     while apart != wanted:  # weights of which layers read parts, known once they have been read whole
         apart = wanted
         draft = Draft(where, dtype, places)
@@ -285,6 +292,7 @@ def capture(
                     if name in tensors:
                         numbers = torch.from_numpy(places.places(name))
                         held = Held(tensors[name].detach(), name, numbers, name in trained)
+                        reader.parameters[node.name] = held
                         whole = draft.one_sample(held.constant, name) if name in apart else None
                         made[node.name] = held if whole is None else replace(held, places=None, made=whole)
                     reader.moving |= {node.name} if name in trained else set()
@@ -362,6 +370,8 @@ class _Reader:
     def __init__(self, torch: Any, draft: Draft, handlers: Mapping[str, Handler]) -> None:
         self.torch, self.draft, self.handlers = torch, draft, handlers
         self.known: dict[str, Any] = {}
+        self.parameters: dict[str, Held] = {}
+        """What placeholders hold, whole."""
         self.moving: set[str] = set()
         """Nodes through which a gradient goes to a trained parameter."""
 
@@ -433,6 +443,8 @@ class _Reader:
     def _computed(self, site: Node, node: Any, arguments: Mapping[str, Any], result: Any) -> Any:
         """Arithmetic on trained parameters: layers of one sample, which start with the numbers `result`."""
         views = site.arguments
+        if site.op == PROJECTED:
+            return self._projected(site, node, arguments["value"], result)
         if site.op in OF_WEIGHTS:
             operand = site.needed(site.first)
             view = self.draft.same_for_all(operand, site.name)
@@ -451,6 +463,23 @@ class _Reader:
                 for part, item in pairs
             ]
         return Held(result, trained=True, made=made)
+
+    def _projected(self, site: Node, node: Any, value: Any, result: Any) -> Held:
+        """What forward stores into a parameter: a layer puts it there before anything else reads it."""
+        weight, made = self.parameters.get(node.args[0].name), None
+        fits = weight is not None and isinstance(value, Held) and value.tensor.shape == weight.tensor.shape
+        if weight is not None and fits and weight.trained:
+            view = self.draft.one_sample(value.constant, site.name)
+            word = computed_word(site, Constant.of(view, value.constant.value))
+            made = site.layer(PROJECTED, (word,), {}, {"w": weight.constant}, suffix=f"_{PROJECTED}")
+            whole = self.known[node.args[0].name].made.word
+        if made is None or not any(whole in (layer.inputs or ()) for layer in self.draft.layers):
+            raise CannotTakeError(
+                "this assignment to .data is not supported",
+                "assign a tensor computed from the trained parameter, of its shape, once in forward; or use "
+                "torch.nn.utils.parametrize, through which gradients go",
+            )
+        return Held(result, trained=True, made=made.without_dim(0))
 
     def _one_sample(self, item: Any) -> Any:
         """An argument of arithmetic on parameters; a trained one is a tensor of one sample, made once."""
@@ -540,8 +569,8 @@ class _Reader:
             self.known[one.name] for one in node.all_input_nodes if isinstance(self.known[one.name], Held)
         ]
         result = self._run(node)
-        if op in _DETACHED:
-            return replace(held[0], tensor=result, trained=False)
+        if op in _DETACHED:  # no gradient reaches what is stored into a parameter
+            return held[0] if _only_replaces(node) else replace(held[0], tensor=result, trained=False)
         if op in MOVES and len(held) == 1 and held[0].places is not None:
             (one,) = held
             places = self._run(node, lambda one: one.places)
@@ -558,6 +587,20 @@ class _Reader:
         parts = result if isinstance(result, (list, tuple)) else [result]
         made = [Held(part) if isinstance(part, torch.Tensor) else part for part in parts]
         return made if parts is result else made[0]
+
+
+def _replaced(graph: Any, targets: Mapping[str, Any]) -> list[str]:
+    """Names of the parameters in whose place forward stores something."""
+    weights = (node.args[0].name for node in graph.nodes if _op_name(node) == PROJECTED)
+    return [targets[name].target for name in weights if name in targets]
+
+
+def _only_replaces(node: Any) -> bool:
+    """Whether its result, changed or not, is stored in place of a parameter, and goes nowhere else."""
+    return bool(node.users) and all(
+        _op_name(user) == PROJECTED or (user.op == "call_function" and _only_replaces(user))
+        for user in node.users
+    )
 
 
 def _neutral(item: Any) -> Any:

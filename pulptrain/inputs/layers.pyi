@@ -80,6 +80,7 @@ __all__ = [  # noqa: RUF022
     "Expand",
     "Parameter",
     "Position",
+    "Projected",
     "ClassToken",
     "RNN",
     "GRU",
@@ -1043,6 +1044,24 @@ class Parameter(Layer):
     ) -> None: ...
 
 class Position(Layer):
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
+        recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
+        variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
+    ) -> None: ...
+
+class Projected(Layer):
     def __init__(
         self,
         *,

@@ -148,7 +148,9 @@ class Confirmation:
     def _updated(self, op: Op) -> Array:
         """The weight of `torch.optim` after this update."""
         assert self._updates is not None
-        updated = self._torch.step(op["w"], self._updates.optimizers, keep=self._updates.keep)
+        updated = self._torch.step(
+            self._graph.storage_of(op["w"]), self._updates.optimizers, keep=self._updates.keep
+        )
         return updated.reshape(-1)
 
     def _verdict(self, truth: OpTruth, name: str, theirs: Array, nudges: int) -> Verdict:

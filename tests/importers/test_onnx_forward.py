@@ -432,7 +432,11 @@ MISTAKES = {
     "letters": (one("Einsum", ROWS, np.ones((6, 5), np.float32), equation="bi,ij->bj"), "of 3 and 2 dimen"),
     "axes": (one("CumSum", ROWS, np.array([1, 2])), "axis of the node is not a number"),
     "order": (one("LpPool", IMAGES, kernel_shape=[2, 2], p=0), "attribute p of the node is 0"),
-    "window": (one("Col2Im", (2, 8, 4), np.array([4, 4]), np.array([0, 2])), r"the window are \(0, 2\)"),
+    "window": (
+        one("Col2Im", (2, 8, 4), np.array([4, 4]), np.array([0, 2]), opset=18),
+        r"the window are \(0, 2\)",
+    ),
+    "a norm of order 3": (one("LpNormalization", ROWS, p=3), "attribute p of the node is 3, not 1 or 2"),
     "mode": (
         one("Resize", IMAGES, None, np.float32([1, 1, 2, 2]), mode="spline"),
         "use nearest, linear, cubic",

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import ast
-import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,31 +84,96 @@ def test_a_defect_of_ours_is_not_the_fault_of_the_file(
         graph.import_training(load_onnx(saved(tmp_path, made)))
 
 
+FLOATS, NUMBERS, YES = np.ones(1, np.float32), np.ones(1, np.int64), np.ones(1, bool)
+DIFFERENT: dict[str, tuple[str, Sequence[Any], dict[str, Any], int, str]] = {
+    "a third factor": ("Mul", [FLOATS, FLOATS], {}, 17, "the node has 3 inputs, opset 17 allows at most 2"),
+    "zeroth order": ("mezo:PerturbNormal", [], {}, 17, "zeroth-order training"),
+    "an op of a later opset": ("Swish", [], {}, 21, "opset 21 has no Swish\n  try: export with opset 24 or"),
+    "an attribute of no op": ("Relu", [], {"alpha": 0.5}, 17, "Relu has no attribute 'alpha'"),
+    "an attribute of another op": (
+        "Softmax",
+        [],
+        {"dim": 1},
+        17,
+        "Softmax has no attribute 'dim'\n  try: use",
+    ),
+    "a word for another": (
+        "LayerNormalization",
+        [np.ones(6, np.float32)],
+        {"eps": 1e-3},
+        17,
+        "LayerNormalization has no attribute 'eps'\n  try: use 'epsilon'",
+    ),
+    "a word that another op may have": ("Mul", [FLOATS], {"eta": 1.0}, 17, "Mul has no attribute 'eta'"),
+    "an integer factor": ("Mul", [NUMBERS], {}, 17, "input 'B' must be float32, as those before it: 'c0' is"),
+    "integers joined": ("Concat", [NUMBERS], {"axis": 0}, 17, "input 'inputs' must be float32, as those"),
+    "a gap": ("Mul", [None], {}, 17, "input 'B' of the node is missing"),
+}
+
+
+def apart(op: str, inputs: Sequence[Any], attributes: dict[str, Any], folder: Path, opset: int = 17) -> str:
+    """How a file is refused whose node reads x, then these constants."""
+    names = [f"c{number}" if item is not None else "" for number, item in enumerate(inputs)]
+    weights = {name: item for name, item in zip(names, inputs, strict=True) if name}
+    of_x = node(op, ["x", *names], ["z"], name="n", **attributes)
+    made = model([of_x], [value("x", (2, 4, 6, 6))], [value("z", None)], weights, opset)
+    with pytest.raises(InputError) as caught:
+        forward.import_forward(load_onnx(saved(folder, made)))
+    return str(caught.value)
+
+
+@pytest.mark.needs_onnx
+@pytest.mark.parametrize("case", DIFFERENT)
+def test_a_node_on_which_readers_differ_is_refused_where_it_stands(case: str, tmp_path: Path) -> None:
+    """onnx.checker refuses such files, too; readers pass over a third factor, or multiply by it."""
+    op, inputs, attributes, opset, message = DIFFERENT[case]
+    assert f"model.onnx: node 'n' ({op}): {message}" in apart(op, inputs, attributes, tmp_path, opset)
+
+
 @pytest.mark.needs_onnx
 @pytest.mark.parametrize(
-    ("op", "message"),
+    ("op", "names", "message"),
     [
-        (
-            node("Mul", ["x", "w", "w"], ["z"], name="n"),
-            r"'n' \(Mul\): the node has 3 inputs, opset \d+ allows at most 2",
-        ),
-        (
-            node("Where", ["x", "w", "w"], ["z"], name="n"),
-            r"'n' \(Where\): input 'condition' must be bool: 'x' is float32",
-        ),
-        (
-            node("mezo:PerturbNormal", ["x"], ["z"], name="n"),
-            r"'n' \(mezo:PerturbNormal\): zeroth-order training",
-        ),
+        ("Where", ["x", "f", "f"], "input 'condition' must be bool: 'x' is float32"),
+        ("Where", ["i", "x", "x"], "input 'condition' must be bool: 'i' is int64"),
+        ("Where", ["b", "x", "i"], "input 'Y' must be float32, as those before it: 'i' is int64"),
+        ("DequantizeLinear", ["q", "i"], "input 'x_scale' must be float32: 'i' is int64"),
+        ("DequantizeLinear", ["q"], "input 'x_scale' of the node is missing"),
+        ("QuantizeLinear", ["x", "i"], "input 'y_scale' must be float32: 'i' is int64"),
     ],
 )
-def test_a_node_on_which_readers_differ_is_refused_where_it_stands(
-    op: NodeText, message: str, tmp_path: Path
+def test_types_of_inputs_are_those_of_the_op(
+    op: str, names: Sequence[str], message: str, tmp_path: Path
 ) -> None:
-    """onnx.checker refuses such files, too; readers pass over a third factor, or multiply by it."""
+    weights = {"f": FLOATS, "i": NUMBERS, "b": YES, "q": np.ones((2, 4, 6, 6), np.int8)}
+    nodes = [node(op, names, ["h"], name="n"), node("Add", ["x", "h"], ["z"])]
+    made = model(nodes, [value("x", (2, 4, 6, 6))], [value("z", None)], weights)
     with pytest.raises(InputError) as caught:
-        read(tmp_path, op, w=np.ones(1, np.float32))
-    assert re.search(message, str(caught.value))
+        forward.import_forward(load_onnx(saved(tmp_path, made)))
+    assert f"node 'n' ({op}): {message}" in str(caught.value)
+
+
+@pytest.mark.needs_onnx
+@pytest.mark.parametrize(
+    ("op", "inputs", "attributes", "opset"),
+    [
+        ("Div", [FLOATS], {"Delta": 1, "eps": 1, "eta": 1, "description": "of Deeploy"}, 17),
+        ("Gelu", [], {}, 18),
+        ("LayerNormalization", [np.ones(6, np.float32)], {}, 12),
+        ("HardSwish", [], {}, 10),
+        ("ReduceSum", [], {"axes": [1]}, 18),
+        ("AveragePool", [], {"kernel_shape": [2, 2], "dilations": [1, 1]}, 13),
+    ],
+    ids=["remarks", "gelu", "layer_norm", "hard_swish", "older", "newer"],
+)
+def test_what_exporters_write_beside_the_opset_is_taken(
+    op: str, inputs: Sequence[Any], attributes: dict[str, Any], opset: int, tmp_path: Path
+) -> None:
+    names = [f"c{number}" for number in range(len(inputs))]
+    nodes = [node(op, ["x", *names], ["z"], **attributes)]
+    weights = dict(zip(names, inputs, strict=True))
+    made = model(nodes, [value("x", (2, 4, 6, 6))], [value("z", None)], weights, opset)
+    assert forward.import_forward(load_onnx(saved(tmp_path, made))).spec.layers
 
 
 W = np.ones((4, 4, 3, 3), np.float32)

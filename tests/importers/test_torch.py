@@ -358,13 +358,42 @@ class DataDependent(nn.Module):
         return x if x.sum() > 0 else -x
 
 
-class Renormed(nn.Linear):
-    def __init__(self):
-        super().__init__(4, 2)
+class Stores(nn.Linear):
+    """`forward` stores something through .data of a tensor."""
+
+    def __init__(self, store):
+        super().__init__(4, 4)
+        self.register_buffer("factor", torch.ones(4))
+        self.head, self.store = nn.Linear(4, 2), store
 
     def forward(self, x):
-        self.weight.data = torch.renorm(self.weight.data, 2, 0, 0.3)
-        return super().forward(x)
+        self.store(self, x)
+        return self.head(super().forward(x) * self.factor)
+
+
+def _twice(m, x):
+    for _ in range(2):
+        m.weight.data = m.weight.data * 0.9
+
+
+STORED = {
+    "a buffer": (lambda m, x: setattr(m.factor, "data", m.factor * 2), "of a tensor that is not a trained"),
+    "an activation": (lambda m, x: setattr(x, "data", x * 2), "of a tensor that is not a trained parameter"),
+    "of another parameter": (
+        lambda m, x: setattr(m.weight, "data", m.head.weight.data.T @ m.head.weight.data),
+    ),
+    "constant numbers": (lambda m, x: setattr(m.weight, "data", torch.ones(4, 4)),),
+    "of the input": (lambda m, x: setattr(m.weight, "data", m.weight.data * x.sum()), "projected of shape"),
+    "twice": (_twice,),
+    "in place": (lambda m, x: m.weight.data.clamp_(-0.1, 0.1), "in place .* assign the whole: weight.data ="),
+}
+
+
+@pytest.mark.parametrize("case", STORED)
+def test_what_is_stored_past_autograd_into_anything_else_than_a_weight_is_refused(case):
+    store, message = (*STORED[case], "this assignment to .data is not supported")[:2]
+    with pytest.raises(InputError, match=f"(?s){message}"):
+        from_torch(Stores(store), torch.zeros(2, 4))
 
 
 REFUSED = {
@@ -389,11 +418,6 @@ REFUSED = {
         "multiply the source in a separate op before",
     ),
     "a decision on data": (DataDependent, (torch.zeros(1, 4),) if MODULES else (), "cannot capture"),
-    "a constraint past autograd": (
-        Renormed,
-        (torch.zeros(1, 4),) if MODULES else (),
-        "forward stores a computed",
-    ),
 }
 
 

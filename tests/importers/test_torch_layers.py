@@ -278,7 +278,33 @@ def _band_passes(m, x):
     return F.conv1d(x[:, None], torch.cat([half.flip(1), high - low, half], 1)[:, None], padding=2)
 
 
+class MaxNorm(nn.Linear if DRAWN else object):
+    """As the EEGNet family has it: the weight is stored anew past autograd."""
+
+    def forward(self, x):
+        self.weight.data = torch.renorm(self.weight.data, p=2, dim=0, maxnorm=0.5)
+        return super().forward(x)
+
+
+class Clamped(nn.Conv1d if DRAWN else object):
+    """Only a part of the numbers changes; the weight is read twice."""
+
+    def forward(self, x):
+        self.weight.data = self.weight.data.clamp(-0.1, 0.2)
+        return super().forward(x) + self.weight.sum()
+
+
+def _before_and_after(m, x):
+    before = m.parts[0](x)
+    m.parts[0].weight.data = m.parts[0].weight.data.T.tanh()
+    m.parts[0].bias.data = m.parts[0].bias.clamp(min=0.0)
+    return before + m.parts[0](x) + F.linear(x, m.parts[0].weight.data)
+
+
 ARITHMETIC = {
+    "used before it is stored": ((6, 6), _before_and_after, lambda: nn.Linear(6, 6)),
+    "max-norm before use": ((6, 6), lambda m, x: m.parts[0](x), lambda: MaxNorm(6, 6)),
+    "clamped before use": ((6, 6), lambda m, x: m.parts[0](x[:, None]), lambda: Clamped(1, 3, 2)),
     "weight norm": ((6, 6), lambda m, x: m.parts[0](x), lambda: nn.utils.weight_norm(nn.Linear(6, 6))),
     "weight norm of all": (
         (6, 6),

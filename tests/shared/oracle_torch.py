@@ -235,6 +235,11 @@ class _Run:
             if self.graph.tensors[name].kind != "saved"
         }
         written = {role: name for step in steps for role, name in zip(step.writes, step.outputs, strict=True)}
+        arguments |= {
+            role.removesuffix("_updated"): self.of(old)
+            for role, name in written.items()
+            if role.endswith("_updated") and (old := self.graph.tensors[name].alias_of) is not None
+        }
         for role, tensor in forward(op, arguments).items():
             if role in written:
                 self._keep(written[role], tensor)

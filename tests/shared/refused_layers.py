@@ -126,6 +126,7 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
         Refused({"shape": []}, ((3,),), "shape"),
     ),
     "parameter": (Refused({}, ((3,),), "no 'shape'"), Refused({"shape": [0]}, ((3,),), "shape")),
+    "projected": (Refused({"shape": [3]}, ((3,),), "unknown key 'shape'"),),
     "position": (Refused({"features": 3}, ((3,),), "unknown key 'features'"),),
     "class_token": (Refused({}, ((4,),), "needs a sequence"),),
     "rnn": (

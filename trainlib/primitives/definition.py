@@ -326,6 +326,8 @@ class LayerPrimitive(Struct, frozen=True):
     """Steps beyond `steps` that a plan may name: one per time step, say."""
     published: AsPublished | None = None
     """What a layer in the variant `AS_PUBLISHED` does otherwise."""
+    overwrites: str = ""
+    """Role of a parameter that FW writes anew before it is used; its input has no gradient then."""
 
     def steps_of(self, plan: LayerPlan) -> tuple[Step, ...]:
         """The steps of a layer, in the order of the graph."""

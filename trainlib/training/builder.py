@@ -38,6 +38,7 @@ from trainlib.training.built_layer import (
     gradient_name,
     inserted,
     last_version,
+    projected_name,
     shared_parameters,
     where_of,
 )
@@ -134,12 +135,14 @@ class GraphBuilder:
         roles = {f"x{number or ''}": name for number, name in enumerate(inputs)}
         layer = BuiltLayer(spec, primitive, plan, dtype, roles, tuple(roles), (), ())
         self._add_tensors(layer)
+        if primitive.overwrites:
+            self._overwrite(layer)
         self.layers.append(layer)
         for step in primitive.steps_of(plan):
             if step.forward:
                 present = set(layer.roles)
                 self._emit_step(layer, step, present, present)
-        if primitive.counts_only:
+        if primitive.counts_only or primitive.overwrites:
             layer.inputs = ()
         outputs = tuple(layer.roles[role] for role in layer.outputs)
         if layer.trained or any(layer.roles[role] in self.differentiable for role in layer.inputs):
@@ -251,6 +254,24 @@ class GraphBuilder:
         for role in plan.saved:
             roles[role] = f"{spec.name}.{role}"
 
+    def _overwrite(self, layer: BuiltLayer) -> None:
+        """Name what a layer puts into the place of a weight, which no other layer may have used."""
+        weight = layer.roles[layer.primitive.overwrites]
+        layer.roles[f"{layer.primitive.overwrites}_updated"] = projected_name(weight)
+        for other in [*self.layers, layer]:
+            if weight in other.roles.values() and other.spec.recompute:
+                raise ConfigError(
+                    f"'recompute' does not apply to {weight}, which a layer replaces",
+                    where=where_of(other.spec),
+                    cure="remove 'recompute'",
+                )
+            if weight in other.roles.values() and not other.primitive.counts_only and other is not layer:
+                raise ConfigError(
+                    f"layer {other.spec.name} uses {weight}, which this layer replaces",
+                    where=where_of(layer.spec),
+                    cure="put the weight into a `parameter` with `once`; let layers use what this one makes",
+                )
+
     def _computed(self, layer: BuiltLayer, role: str, word: str) -> tuple[str, bool]:
         """A parameter that an earlier layer computes: a view of its output, and whether it is trained."""
         name, parameter = PARAMETER_NAMES.get(role, role), layer.plan.parameters[role]
@@ -322,7 +343,7 @@ class GraphBuilder:
         if role in layer.plan.saved:
             saved = layer.plan.saved[role]
             self.add(Tensor(name, saved.shape, "saved", saved.dtype or layer.dtype))
-        elif base in layer.plan.buffers:
+        elif role != base and base in layer.plan.stored:
             source = self.tensors[layer.roles[base]]
             self.add(replace(source, name=name, alias_of=source.name))
         else:
@@ -454,8 +475,9 @@ class GraphBuilder:
         """
         for weight, gradient in gradients.items():
             attributes, tensor = options[weight], self.tensors[weight]
-            roles = {"w": weight, "dw": gradient, "w_updated": f"{weight}_updated"}
-            self.add(replace(tensor, name=roles["w_updated"], alias_of=weight))
+            now = projected_name(weight) if projected_name(weight) in self.tensors else weight
+            roles = {"w": now, "dw": gradient, "w_updated": f"{weight}_updated"}
+            self.add(replace(tensor, name=roles["w_updated"], alias_of=now))
             trained, windows = tensor, {}
             if weight in parts:
                 trained = replace(tensor, shape=parts[weight].shape(tensor.shape))

@@ -112,9 +112,14 @@ def shared_parameters(
             continue
         kind = "buffers" if role in layer.plan.buffers else "parameters"
         owner, its_role = _owner(word, before, kind, where)
-        _check_shared(layer, role, owner, its_role, tensors[owner.roles[its_role]])
+        _check_shared(layer, role, owner, its_role, tensors)
         shared[role] = owner.roles[its_role], its_role in owner.trained
     return shared
+
+
+def projected_name(weight: str) -> str:
+    """Name of a weight once a layer has replaced it, in the same storage."""
+    return f"{weight}_projected"
 
 
 def last_version(name: str, tensors: Mapping[str, Tensor]) -> str:
@@ -145,9 +150,12 @@ def _owner(word: str, before: Sequence[BuiltLayer], kind: str, where: str) -> tu
     return layers[name], roles[parameter]
 
 
-def _check_shared(layer: BuiltLayer, role: str, owner: BuiltLayer, its_role: str, weight: Tensor) -> None:
+def _check_shared(
+    layer: BuiltLayer, role: str, owner: BuiltLayer, its_role: str, tensors: Mapping[str, Tensor]
+) -> None:
     spec, where, name = layer.spec, where_of(layer.spec), owner.spec.name
-    if isinstance(spec.weights_of, str) and spec.type != owner.spec.type:
+    weight = tensors[owner.roles[its_role]]
+    if isinstance(spec.weights_of, str) and spec.type != owner.spec.type and not layer.primitive.overwrites:
         raise ConfigError(
             f"'weights_of' names layer {name}, whose type is {owner.spec.type}, not {spec.type}",
             where=where,
@@ -158,6 +166,12 @@ def _check_shared(layer: BuiltLayer, role: str, owner: BuiltLayer, its_role: str
             f"two layers use the weights of layer {name}, so 'update_channels' does not apply",
             where=where,
             cure="remove 'update_channels' or 'weights_of'",
+        )
+    if projected_name(weight.name) in tensors:
+        raise ConfigError(
+            f"a layer before this one replaces {weight.name}",
+            where=where,
+            cure="use the output of that layer: weights_of: {weight: LAYER.out}",
         )
     parameter = layer.plan.stored[role]
     dtype = parameter.dtype or layer.dtype

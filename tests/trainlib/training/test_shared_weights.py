@@ -13,8 +13,11 @@ import pulptrain as pt
 from arch.spec.soc_config import load_soc
 from configs.errors import PulptrainError
 from configs.model_text import model_text
+from importers.torch.optimizers import TAKEN
 from scheduler.memory.memory_plan import plan_memory
+from shared.exported import checked, exported
 from shared.one_iteration import in_torch, iteration, read
+from trainlib.references.reference import evaluate
 from trainlib.training.phases import build_training_graph
 
 END = """batch: 2
@@ -66,6 +69,18 @@ input: {shape: [2, 6, 6]}
   - {name: sizes, type: expand, shape: [3, 2, 3, 3]}
   - {name: product, type: multiply, inputs: [direction, sizes]}
   - {name: conv, type: conv2d, out_channels: 3, kernel: 3, inputs: [input], weights_of: {weight: product.out}}
+"""
+)
+CLAMPED = (
+    """name: clamped
+input: {shape: [6]}
+"""
+    + END
+    + """
+  - {name: whole, type: parameter, shape: [5, 6], once: true}
+  - {name: near, type: clip, low: -0.01, high: 0.02}
+  - {name: clamp, type: projected, weights_of: whole}
+  - {name: fc, type: linear, out_features: 5, inputs: [input], bias: true, weights_of: {weight: clamp.out}}
 """
 )
 NORMS = (
@@ -182,6 +197,72 @@ def test_the_machine_sums_them_in_one_buffer(name: str, buffering: str, tmp_path
     result = pt.run(str(tmp_path / "m.yaml"), "pulp-open", iterations=2, buffering=buffering)
     assert result.summary["functional"]["passed"]
     assert result.summary["functional"]["without_truth"] == 0
+
+
+STEPS: dict[str, dict[str, Any]] = {
+    "sgd": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+    **{"adam": {}, "adamw": {"weight_decay": 0.1}, "rmsprop": {}, "adagrad": {}},
+}
+
+
+@pytest.mark.needs_torch
+@pytest.mark.parametrize("name", STEPS)
+def test_a_weight_replaced_before_use_is_trained_as_by_pytorch(name: str, tmp_path: Path) -> None:
+    """``weight.data = weight.data.clamp(...)`` in forward, in float64: losses and weights of three steps."""
+    import torch
+
+    listed = "".join(f", {key}: {str(word).lower()}" for key, word in STEPS[name].items())
+    text = CLAMPED.replace("name: sgd, learning_rate: 0.1", f"name: {name}, learning_rate: 0.1{listed}")
+    graph, start, made = iteration(read(tmp_path, text))
+    fc = torch.nn.Linear(6, 5).double()
+    given = in_torch(start)
+    fc.load_state_dict({"weight": given["whole.weight"], "bias": given["fc.bias"]})
+    kind = {kind.__name__.lower(): kind for kind in vars(torch.optim).values() if isinstance(kind, type)}[
+        name
+    ]
+    optimizer = kind(fc.parameters(), lr=0.1, **STEPS[name])
+    for _ in range(3):
+        fc.weight.data = fc.weight.data.clamp(-0.01, 0.02)
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(fc(given["input"]), given["label"])
+        loss.backward()
+        optimizer.step()
+        np.testing.assert_allclose(made[graph.loss][0], loss.item(), rtol=1e-5)
+        weight = made[graph.updates["whole.weight"]]
+        np.testing.assert_allclose(weight, fc.weight.detach(), rtol=1e-4, atol=1e-6)
+        start = {**start, **{kept: made[new] for kept, new in graph.updates.items()}}
+        made = evaluate(graph, start)
+
+
+@pytest.mark.needs_torch
+@pytest.mark.parametrize(
+    ("said", "options"),
+    [
+        *((name.lower(), {}) for name in TAKEN),
+        *(
+            ("sgd", {"accumulate": 2}),
+            ("adam, average: 0.9", {"accumulate": 2}),
+            ("adam, clip_norm: 0.01", {}),
+        ),
+        *(("adam, immediate: true", {}), ("sgd", {"dtype": "bf16"}), ("sgd", {"buffering": "single"})),
+    ],
+    ids=str,
+)
+def test_the_machine_replaces_it_whatever_the_update(
+    said: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    read(tmp_path, CLAMPED.replace("name: sgd", f"name: {said}"))
+    result = pt.run(str(tmp_path / "m.yaml"), "pulp-open", iterations=3, **options)
+    assert result.summary["functional"]["passed"]
+    assert result.summary["functional"]["without_truth"] == 0
+
+
+@pytest.mark.needs_gcc
+@pytest.mark.parametrize("options", [{}, {"dtype": "bf16"}], ids=str)
+def test_an_export_replaces_it(options: dict[str, Any], tmp_path: Path) -> None:
+    read(tmp_path, CLAMPED)
+    ended = checked(exported(str(tmp_path / "m.yaml"), 2, **options).project(), tmp_path / "net", "SEEDS=1")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
 def test_the_sum_lies_where_the_first_gradient_lies(tmp_path: Path) -> None:
@@ -313,6 +394,30 @@ def test_layers_of_a_script_share_by_object() -> None:
                 "conv, type: matmul, inputs: [input, product]",
             ),
             "same number of samples, but product.out has 1 and input has 2",
+        ),
+        (
+            CLAMPED,
+            ("{weight: clamp.out}", "{weight: whole}"),
+            "a layer before this one replaces whole.weight",
+        ),
+        (
+            CLAMPED,
+            ("once: true", "once: true, recompute: true"),
+            "'recompute' does not apply to whole.weight",
+        ),
+        (CLAMPED, ("weights_of: whole", "weights_of: whole, recompute: true"), "'recompute' does not apply"),
+        (
+            CLAMPED.replace("clip, low: -0.01, high: 0.02", "position, weights_of: {weight: whole}"),
+            ("projected, weights_of: whole", "projected, weights_of: {weight: whole}"),
+            "layer near uses whole.weight, which this layer replaces",
+        ),
+        (
+            CLAMPED,
+            (
+                "clamp, type: projected, weights_of: whole",
+                "clamp, type: projected, inputs: [input]",
+            ),
+            "a weight has no samples, but the input has 2",
         ),
         (
             COMPUTED,

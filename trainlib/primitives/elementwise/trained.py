@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trained tensors: `parameter`, y = w for every sample, and `position`, y = x + w; dw is the sum of dy.
+"""Trained tensors: `parameter`, y = w for every sample, `position`, y = x + w, and `projected`, w = y = x.
 
 The input of a parameter only says how many samples there are: it has no gradient.
 Frozen (`trainable: false`) it is a constant: a mask of attention, a table of positions, whatever an imported
 graph has as an operand. A position is the positional embedding of a transformer; dx is dy: a view, no op.
-Both start as normal numbers of the standard deviation that ViT uses (Dosovitskiy et al. 2021: 0.02).
+dw is the sum of dy. Projected is what layers compute of a weight (max-norm): it takes the weight's place
+before that is used, and the gradient goes to the weight as if it had been that all along.
+The two others start as normal numbers of standard deviation 0.02, as in ViT (Dosovitskiy et al. 2021).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import numpy as np
 from pydantic import Field
 
 from configs.dtypes import INT32
+from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Initial, Op, Tensor
 from trainlib.ir.steps import Tensors
@@ -63,13 +66,24 @@ def _position_plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], wher
     return LayerPlan(shape, {"w": Parameter(shape[1:], START)})
 
 
+def _projected_plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    samples, *sizes = inputs[0].shape
+    if samples != 1:
+        raise ShapeError(
+            f"a weight has no samples, but the input has {samples}",
+            where=where,
+            cure="compute the input from the weight: a `parameter` with `once`",
+        )
+    return LayerPlan((1, *sizes), {"w": Parameter(tuple(sizes), START)})
+
+
 class _Trained(LeadingBoxes):
     """Boxes of a result, and of the trained tensor, which has no samples."""
 
     def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
-        """w and dw have no samples."""
+        """A weight and its gradient have no samples."""
         axes = LEADING[: len(tensors[op["y" if "y" in op else "dy"]].shape)]
-        return axes[1:] if role.endswith("w") else axes
+        return axes[1:] if role in ("w", "dw", "w_updated") else axes
 
 
 class _Forward(_Trained):
@@ -82,6 +96,15 @@ class _Forward(_Trained):
             return (copying("w", "y", sizes, each=EVERY),)
         flags = {"repeated": 0}
         return (Fork(VECTOR_ADD, "X:x G:w Y:y", "x w -> y", np.add, sizes, each=EVERY, flags=flags),)
+
+
+class _Projection(_Trained):
+    """FW: any box of y, the same one of the weight."""
+
+    def kernels(self, form: Form) -> Sequence[Fork]:
+        """A fork for each of the two."""
+        sizes = {"elements": form.axes("w_updated")}
+        return tuple(copying("x", role, sizes) for role in ("y", "w_updated"))
 
 
 class _Gradient(_Trained):
@@ -139,4 +162,22 @@ POSITION = LayerPrimitive(
     layouts=None,
 )
 
-PRIMITIVES = (PARAMETER, POSITION)
+PROJECTED = LayerPrimitive(
+    name="projected",
+    schema=LayerSchema,
+    plan=_projected_plan,
+    steps=(
+        Step.of(
+            "FW",
+            "x -> y w_updated",
+            lambda op, values: {"y": (x := values["x"]), "w_updated": x[0]},
+            _Projection(),
+        ),
+        _GRADIENT,
+    ),
+    examples=(Example(inputs=((5, 4),), batches=(1,)), Example(inputs=((7,),), batches=(1,))),
+    layouts=None,
+    overwrites="w",
+)
+
+PRIMITIVES = (PARAMETER, POSITION, PROJECTED)

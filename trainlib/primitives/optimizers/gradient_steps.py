@@ -86,7 +86,7 @@ def average_weights(graph: TrainingGraph, share: float) -> TrainingGraph:
     tensors, ops = dict(graph.tensors), []
     for update in _updates(graph):
         dtype = BY_WORD[update.attributes["state_dtype"]]
-        kept = _add_state(tensors, update["w"], "average", "average_count", dtype)
+        kept = _add_state(tensors, graph.storage_of(update["w"]), "average", "average_count", dtype)
         roles = {"w": update["w_updated"], **kept}
         ops.append(_op(gradient_ops.AVERAGE, update.layer, roles, {"share": share}))
     return replace(graph, tensors=tensors, ops=(*graph.ops, *ops))
