@@ -70,7 +70,7 @@ def _products_call(
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         left, right = (array.reshape(-1) for array in arrays)
-        results = []
+        results = list[Array]()
         for item, call in zip(products, calls, strict=True):
             of_a, of_b, _ = item.starts
             results += call.function([left[of_a : of_a + item.n * k], right[of_b : of_b + k * item.m]])
