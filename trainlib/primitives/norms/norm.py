@@ -53,23 +53,21 @@ Epsilon = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 """What is added to a variance."""
 
 
-class NormSchema(LayerSchema):
-    """Options of all norms."""
-
+class _NormSchema(LayerSchema):
     affine: bool = True
     """Whether there are a scale w and (but for rms_norm) an offset b to train."""
     eps: Epsilon = 1e-5
     """Added to the variance under the root."""
 
 
-class StepwiseSchema(NormSchema):
+class StepwiseSchema(_NormSchema):
     """A norm whose sums may be taken tile by tile."""
 
     stepwise: bool = False
     """Compute the sums in separate steps, for groups (rows) larger than L1."""
 
 
-class RunningSchema(NormSchema):
+class RunningSchema(_NormSchema):
     """A norm with running statistics (kept tensors, fp32)."""
 
     momentum: Annotated[float, Field(ge=0, le=1)] = 0.1

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers: states, update, nest. A new one is an entry of `PRIMITIVES`, nothing else."""
+"""Optimizers: states, update, nest. A new one is an entry of `PRIMITIVES`, nothing else.
+
+Defaults of options are PyTorch's; those of Lion are its paper's."""
 
 from __future__ import annotations
 
@@ -24,9 +26,7 @@ Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 """What something is divided by, or added to it so that it is not 0."""
 
 
-class SgdOptions(OptimizerSchema):
-    """No momentum unless told otherwise."""
-
+class _SgdOptions(OptimizerSchema):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the last step that is added to this one (0: no momentum)."""
     nesterov: bool = False
@@ -37,7 +37,7 @@ class SgdOptions(OptimizerSchema):
     """Share of the gradient that is not added to the momentum, from the second step on."""
 
     @model_validator(mode="after")
-    def _momentum_fits(self) -> SgdOptions:
+    def _momentum_fits(self) -> _SgdOptions:
         for option in ("nesterov", "dampening"):
             if getattr(self, option) and not self.momentum:
                 raise ValueError(f"'{option}' needs a momentum above 0")
@@ -46,23 +46,17 @@ class SgdOptions(OptimizerSchema):
         return self
 
 
-class MomentumOptions(SgdOptions):
-    """A momentum of 0.9 unless told otherwise."""
-
+class _MomentumOptions(_SgdOptions):
     momentum: Annotated[float, Field(gt=0, lt=1)] = 0.9
     """Share of the last step that is added to this one."""
 
 
-class DecayOptions(OptimizerSchema):
-    """What most others have."""
-
+class _DecayOptions(OptimizerSchema):
     weight_decay: Decay = 0.0
     """Share of the weight that is added to its gradient (adamw, lion: taken off the weight itself)."""
 
 
-class RmspropOptions(DecayOptions):
-    """Defaults of PyTorch."""
-
+class _RmspropOptions(_DecayOptions):
     alpha: Beta = 0.99
     """Decay of the mean of the squares of the gradients."""
     eps: Above0 = 1e-8
@@ -73,9 +67,7 @@ class RmspropOptions(DecayOptions):
     """Subtract the square of the mean gradient from that mean (variance)."""
 
 
-class AdagradOptions(DecayOptions):
-    """Defaults of PyTorch."""
-
+class _AdagradOptions(_DecayOptions):
     lr_decay: Decay = 0.0
     """The learning rate is divided by 1 + this times the steps done."""
     initial_accumulator_value: Decay = 0.0
@@ -84,18 +76,14 @@ class AdagradOptions(DecayOptions):
     """Added to the root of that sum."""
 
 
-class AdadeltaOptions(DecayOptions):
-    """Defaults of PyTorch."""
-
+class _AdadeltaOptions(_DecayOptions):
     rho: Beta = 0.9
     """Decay of the means of the squares, of gradients and of steps."""
     eps: Above0 = 1e-6
     """Added to both before the root."""
 
 
-class MomentsOptions(OptimizerSchema):
-    """Defaults of Adam's paper."""
-
+class _MomentsOptions(OptimizerSchema):
     beta1: Beta = 0.9
     """Decay of the mean of the gradients."""
     beta2: Beta = 0.999
@@ -104,43 +92,33 @@ class MomentsOptions(OptimizerSchema):
     """Added to the root of that mean (adamax: to the size)."""
 
 
-class AdamaxOptions(DecayOptions, MomentsOptions):
+class _AdamaxOptions(_DecayOptions, _MomentsOptions):
     """Moments, then the decay, as Adam has them, too: the order of arguments in Python."""
 
 
-class AdamOptions(AdamaxOptions):
-    """Of Adam and AdamW."""
-
+class _AdamOptions(_AdamaxOptions):
     amsgrad: bool = False
     """Divide by the root of the largest mean so far."""
 
 
-class RadamOptions(AdamaxOptions):
-    """Defaults of PyTorch."""
-
+class _RadamOptions(_AdamaxOptions):
     decoupled_weight_decay: bool = False
     """Apply the decay to the weight itself, like adamw."""
 
 
-class NadamOptions(RadamOptions):
-    """Defaults of PyTorch."""
-
+class _NadamOptions(_RadamOptions):
     momentum_decay: Decay = 4e-3
     """Speed at which the momentum approaches beta1."""
 
 
-class LionOptions(DecayOptions):
-    """Defaults of the paper."""
-
+class _LionOptions(_DecayOptions):
     beta1: Beta = 0.9
     """Share of the mean of the gradients in the direction of a step."""
     beta2: Beta = 0.99
     """Decay of that mean."""
 
 
-class RpropOptions(OptimizerSchema):
-    """Defaults of PyTorch."""
-
+class _RpropOptions(OptimizerSchema):
     eta_minus: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """Factor of the step after a change of the sign of the gradient."""
     eta_plus: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 1.2
@@ -151,9 +129,7 @@ class RpropOptions(OptimizerSchema):
     """The largest step."""
 
 
-class AsgdOptions(DecayOptions):
-    """Defaults of PyTorch."""
-
+class _AsgdOptions(_DecayOptions):
     lambd: Decay = 1e-4
     """Decay of weights and learning rate."""
     alpha: Decay = 0.75
@@ -166,7 +142,7 @@ RECTIFIED_FROM = 5
 """Samples a variance must be of, for RAdam to divide by it; PyTorch's, the paper has 4."""
 
 
-def _sgd(name: str, options: type[SgdOptions], examples: tuple[Example, ...]) -> OptimizerPrimitive:
+def _sgd(name: str, options: type[_SgdOptions], examples: tuple[Example, ...]) -> OptimizerPrimitive:
     """v = momentum · v + (1 - dampening) · g, w -= learning_rate · v, g = dw + weight_decay · w; v only
     with a momentum, and the first v is g whatever the dampening.
 
@@ -224,7 +200,7 @@ def _adam(name: str, *, decoupled: bool) -> OptimizerPrimitive:
     """
     return optimizer(
         name,
-        options=AdamOptions,
+        options=_AdamOptions,
         states={"m": State(), "v": State(), "t": State(number=True), "highest": State(when="amsgrad")},
         update={
             "t": lambda t: t + 1,
@@ -252,7 +228,7 @@ def _adam(name: str, *, decoupled: bool) -> OptimizerPrimitive:
 
 RMSPROP = optimizer(  # Tieleman and Hinton 2012; centered: Graves 2013; eps outside the root, as in PyTorch
     "rmsprop",
-    options=RmspropOptions,
+    options=_RmspropOptions,
     states={"v": State(), "mean": State(when="centered"), "velocity": State(when="momentum")},
     update={
         "g": lambda w, dw, weight_decay: dw + weight_decay * w,
@@ -278,7 +254,7 @@ RMSPROP = optimizer(  # Tieleman and Hinton 2012; centered: Graves 2013; eps out
 
 ADAGRAD = optimizer(  # Duchi, Hazan and Singer 2011
     "adagrad",
-    options=AdagradOptions,
+    options=_AdagradOptions,
     states={"total": State(start="initial_accumulator_value"), "t": State(number=True)},
     update={
         "t": lambda t: t + 1,
@@ -298,7 +274,7 @@ ADAGRAD = optimizer(  # Duchi, Hazan and Singer 2011
 
 ADADELTA = optimizer(  # Zeiler 2012; the step times a learning rate, as in PyTorch
     "adadelta",
-    options=AdadeltaOptions,
+    options=_AdadeltaOptions,
     states={"v": State(), "u": State()},
     update={
         "g": lambda w, dw, weight_decay: dw + weight_decay * w,
@@ -317,7 +293,7 @@ ADADELTA = optimizer(  # Zeiler 2012; the step times a learning rate, as in PyTo
 
 ADAMAX = optimizer(  # Kingma and Ba 2015, section 7.1
     "adamax",
-    options=AdamaxOptions,
+    options=_AdamaxOptions,
     states={"m": State(), "u": State(), "t": State(number=True)},
     update={
         "t": lambda t: t + 1,
@@ -336,7 +312,7 @@ ADAMAX = optimizer(  # Kingma and Ba 2015, section 7.1
 
 NADAM = optimizer(  # Dozat 2016, with the schedule of the momentum
     "nadam",
-    options=NadamOptions,
+    options=_NadamOptions,
     states={
         "m": State(),
         "v": State(),
@@ -380,7 +356,7 @@ def _rectification(step: int, beta2: float) -> float | None:
 
 RADAM = optimizer(  # Liu et al. 2020
     "radam",
-    options=RadamOptions,
+    options=_RadamOptions,
     states={"m": State(), "v": State(), "t": State(number=True)},
     update={
         "t": lambda t: t + 1,
@@ -404,7 +380,7 @@ RADAM = optimizer(  # Liu et al. 2020
 
 RPROP = optimizer(  # Riedmiller and Braun 1993, without going back where the sign has changed
     "rprop",
-    options=RpropOptions,
+    options=_RpropOptions,
     states={"before": State(), "size": State(start="learning_rate")},
     update={
         "agreed": lambda dw, before: np.sign(dw * before),
@@ -425,7 +401,7 @@ RPROP = optimizer(  # Riedmiller and Braun 1993, without going back where the si
 
 ASGD = optimizer(  # Polyak and Juditsky 1992; the rate decays as PyTorch has it
     "asgd",
-    options=AsgdOptions,
+    options=_AsgdOptions,
     states={
         "ax": State(),
         "eta": State(number=True, fractional=True, start="learning_rate"),
@@ -451,7 +427,7 @@ ASGD = optimizer(  # Polyak and Juditsky 1992; the rate decays as PyTorch has it
 
 LION = optimizer(  # Chen et al. 2023, algorithm 2; 0 stays where it is
     "lion",
-    options=LionOptions,
+    options=_LionOptions,
     states={"m": State()},
     update={
         "ahead": lambda m, dw, beta1: beta1 * m + (1 - beta1) * dw,
@@ -472,7 +448,7 @@ LION = optimizer(  # Chen et al. 2023, algorithm 2; 0 stays where it is
 PRIMITIVES: tuple[OptimizerPrimitive, ...] = (
     _sgd(
         "sgd",
-        SgdOptions,
+        _SgdOptions,
         (
             Example({"learning_rate": 0.1}, ((4, 3),)),
             Example({"learning_rate": 0.01}, ((5,),)),
@@ -485,7 +461,7 @@ PRIMITIVES: tuple[OptimizerPrimitive, ...] = (
     ),
     _sgd(  # the name that models written before `sgd` had a momentum use
         "sgd_momentum",
-        MomentumOptions,
+        _MomentumOptions,
         (
             Example({"learning_rate": 0.1}, ((4, 3),)),
             Example({"learning_rate": 0.1, "nesterov": True, "weight_decay": 0.1}, ((2, 3, 3, 2),)),
