@@ -226,123 +226,6 @@ def _adam(name: str, *, decoupled: bool) -> OptimizerPrimitive:
     )
 
 
-RMSPROP = optimizer(  # Tieleman and Hinton 2012; centered: Graves 2013; eps outside the root, as in PyTorch
-    "rmsprop",
-    options=_RmspropOptions,
-    states={"v": State(), "mean": State(when="centered"), "velocity": State(when="momentum")},
-    update={
-        "g": lambda w, dw, weight_decay: dw + weight_decay * w,
-        "v": lambda v, g, alpha: alpha * v + (1 - alpha) * np.square(g),
-        "mean": lambda g, alpha, mean=None: None if mean is None else alpha * mean + (1 - alpha) * g,
-        "variance": lambda v, mean: v if mean is None else v - np.square(mean),
-        "step": lambda g, variance, eps: g / (np.sqrt(variance) + eps),
-        "velocity": lambda step, momentum, velocity=None: (
-            step if velocity is None else momentum * velocity + step
-        ),
-        "w": lambda w, velocity, learning_rate: w - learning_rate * velocity,
-    },
-    nest=lambda centered, momentum: (
-        f"rmsprop{'_centered' if centered else ''}{'_momentum' if momentum else ''}"
-    ),
-    examples=(
-        Example({"learning_rate": 0.01}, ((4, 3),)),
-        Example({"learning_rate": 0.1, "alpha": 0.8, "eps": 0.001, "momentum": 0.5}, ((5,),)),
-        Example({"learning_rate": 0.01, "centered": True, "weight_decay": 0.1}, ((2, 3, 3, 2),)),
-        Example({"learning_rate": 0.01, "centered": True, "momentum": 0.9, "maximize": True}, ((4, 3),)),
-    ),
-)
-
-ADAGRAD = optimizer(  # Duchi, Hazan and Singer 2011
-    "adagrad",
-    options=_AdagradOptions,
-    states={"total": State(start="initial_accumulator_value"), "t": State(number=True)},
-    update={
-        "t": lambda t: t + 1,
-        "g": lambda w, dw, weight_decay: dw + weight_decay * w,
-        "total": lambda total, g: total + np.square(g),
-        "w": lambda w, g, total, t, learning_rate, lr_decay, eps: (
-            w - learning_rate / (1 + (t.item() - 1) * lr_decay) * g / (np.sqrt(total) + eps)
-        ),
-    },
-    nest="adagrad",
-    examples=(
-        Example({"learning_rate": 0.01}, ((4, 3),)),
-        Example({"learning_rate": 0.1, "lr_decay": 0.5, "initial_accumulator_value": 0.1}, ((5,),)),
-        Example({"learning_rate": 0.1, "weight_decay": 0.1, "maximize": True}, ((2, 3, 3, 2),)),
-    ),
-)
-
-ADADELTA = optimizer(  # Zeiler 2012; the step times a learning rate, as in PyTorch
-    "adadelta",
-    options=_AdadeltaOptions,
-    states={"v": State(), "u": State()},
-    update={
-        "g": lambda w, dw, weight_decay: dw + weight_decay * w,
-        "v": lambda v, g, rho: rho * v + (1 - rho) * np.square(g),
-        "step": lambda v, u, g, eps: np.sqrt(u + eps) / np.sqrt(v + eps) * g,
-        "u": lambda u, step, rho: rho * u + (1 - rho) * np.square(step),
-        "w": lambda w, step, learning_rate: w - learning_rate * step,
-    },
-    nest="adadelta",
-    examples=(
-        Example({"learning_rate": 1.0}, ((4, 3),)),
-        Example({"learning_rate": 0.5, "rho": 0.5, "eps": 0.001}, ((5,),)),
-        Example({"learning_rate": 1.0, "weight_decay": 0.1, "maximize": True}, ((2, 3, 3, 2),)),
-    ),
-)
-
-ADAMAX = optimizer(  # Kingma and Ba 2015, section 7.1
-    "adamax",
-    options=_AdamaxOptions,
-    states={"m": State(), "u": State(), "t": State(number=True)},
-    update={
-        "t": lambda t: t + 1,
-        "g": lambda w, dw, weight_decay: dw + weight_decay * w,
-        "m": lambda m, g, beta1: beta1 * m + (1 - beta1) * g,
-        "u": lambda u, g, beta2, eps: np.maximum(beta2 * u, np.abs(g) + eps),
-        "w": lambda w, m, u, t, learning_rate, beta1: w - learning_rate / (1 - beta1 ** t.item()) * m / u,
-    },
-    nest="adamax",
-    examples=(
-        Example({"learning_rate": 0.01}, ((4, 3),)),
-        Example({"learning_rate": 0.1, "beta1": 0.8, "beta2": 0.9, "eps": 0.001}, ((5,),)),
-        Example({"learning_rate": 0.1, "weight_decay": 0.1, "maximize": True}, ((2, 3, 3, 2),)),
-    ),
-)
-
-NADAM = optimizer(  # Dozat 2016, with the schedule of the momentum
-    "nadam",
-    options=_NadamOptions,
-    states={
-        "m": State(),
-        "v": State(),
-        "t": State(number=True),
-        "product": State(number=True, fractional=True, start=1.0),
-    },
-    update={
-        "t": lambda t: t + 1,
-        **_DECAYED,
-        **_MOMENTS,
-        "now": lambda t, beta1, momentum_decay: beta1 * (1 - 0.5 * 0.96 ** (t.item() * momentum_decay)),
-        "next": lambda t, beta1, momentum_decay: (
-            beta1 * (1 - 0.5 * 0.96 ** ((t.item() + 1) * momentum_decay))
-        ),
-        "product": lambda product, now: product * now,
-        "ahead": lambda g, m, now, next, product: (
-            (1 - now) / (1 - product) * g + next / (1 - product * next) * m
-        ),
-        "root": lambda v, t, beta2, eps: np.sqrt(v / (1 - beta2 ** t.item())) + eps,
-        "w": lambda start, ahead, root, learning_rate: start - learning_rate * ahead / root,
-    },
-    nest="nadam",
-    examples=(
-        Example({"learning_rate": 0.01}, ((4, 3),)),
-        Example({"learning_rate": 0.1, "beta1": 0.8, "momentum_decay": 0.1, "weight_decay": 0.1}, ((5,),)),
-        Example({"learning_rate": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True}, ((2, 3, 3, 2),)),
-    ),
-)
-
-
 def _rectification(step: int, beta2: float) -> float | None:
     """What the variance of the first few steps is rectified by, eq. 5 of Liu et al.; None: no variance."""
     longest = 2 / (1 - beta2) - 1
@@ -352,97 +235,6 @@ def _rectification(step: int, beta2: float) -> float | None:
     numerator = (length - 4) * (length - 2) * longest
     rect: float = (numerator / ((longest - 4) * (longest - 2) * length)) ** 0.5
     return rect
-
-
-RADAM = optimizer(  # Liu et al. 2020
-    "radam",
-    options=_RadamOptions,
-    states={"m": State(), "v": State(), "t": State(number=True)},
-    update={
-        "t": lambda t: t + 1,
-        **_DECAYED,
-        **_MOMENTS,
-        "rect": lambda t, beta2: _rectification(t.item(), beta2),
-        "scale": lambda v, t, rect, beta2, eps: (
-            1 if rect is None else rect * (1 - beta2 ** t.item()) ** 0.5 / (np.sqrt(v) + eps)
-        ),
-        "w": lambda start, m, t, scale, learning_rate, beta1: (
-            start - learning_rate / (1 - beta1 ** t.item()) * m * scale
-        ),
-    },
-    nest="radam",
-    examples=(
-        Example({"learning_rate": 0.01}, ((4, 3),)),
-        Example({"learning_rate": 0.1, "beta2": 0.9, "weight_decay": 0.1, "maximize": True}, ((5,),)),
-        Example({"learning_rate": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True}, ((2, 3, 3, 2),)),
-    ),
-)
-
-RPROP = optimizer(  # Riedmiller and Braun 1993, without going back where the sign has changed
-    "rprop",
-    options=_RpropOptions,
-    states={"before": State(), "size": State(start="learning_rate")},
-    update={
-        "agreed": lambda dw, before: np.sign(dw * before),
-        "size": lambda size, agreed, eta_minus, eta_plus, size_min, size_max: np.clip(
-            size * np.where(agreed > 0, eta_plus, np.where(agreed < 0, eta_minus, 1)).astype(size.dtype),
-            size_min,
-            size_max,
-        ),
-        "before": lambda dw, agreed: np.where(agreed < 0, 0, dw).astype(dw.dtype),
-        "w": lambda w, before, size: w - np.sign(before) * size,
-    },
-    nest="rprop",
-    examples=(
-        Example({"learning_rate": 0.01}, ((4, 3),)),
-        Example({"learning_rate": 0.1, "eta_minus": 0.3, "eta_plus": 2.0, "size_max": 0.15}, ((5,),)),
-    ),
-)
-
-ASGD = optimizer(  # Polyak and Juditsky 1992; the rate decays as PyTorch has it
-    "asgd",
-    options=_AsgdOptions,
-    states={
-        "ax": State(),
-        "eta": State(number=True, fractional=True, start="learning_rate"),
-        "t": State(number=True),
-    },
-    update={
-        "t": lambda t: t + 1,
-        "g": lambda w, dw, weight_decay: dw + weight_decay * w,
-        "w": lambda w, g, eta, lambd: w * (1 - lambd * eta[0]) - eta[0] * g,
-        "kept": lambda t, t0: 1 - 1 / max(1.0, t.item() - 1 - t0),
-        "ax": lambda ax, w, kept: w + kept * (ax - w),  # w itself, without a rounding, as long as 0 is kept
-        "eta": lambda eta, t, learning_rate, lambd, alpha: np.full_like(
-            eta, learning_rate / (1 + lambd * learning_rate * t.item()) ** alpha
-        ),
-    },
-    nest="asgd",
-    examples=(
-        Example({"learning_rate": 0.01}, ((4, 3),)),
-        Example({"learning_rate": 0.1, "lambd": 0.1, "alpha": 0.5, "t0": 0.0}, ((5,),)),
-        Example({"learning_rate": 0.1, "weight_decay": 0.1, "maximize": True}, ((2, 3, 3, 2),)),
-    ),
-)
-
-LION = optimizer(  # Chen et al. 2023, algorithm 2; 0 stays where it is
-    "lion",
-    options=_LionOptions,
-    states={"m": State()},
-    update={
-        "ahead": lambda m, dw, beta1: beta1 * m + (1 - beta1) * dw,
-        "w": lambda w, ahead, learning_rate, weight_decay: (
-            w * (1 - learning_rate * weight_decay) - learning_rate * np.sign(ahead)
-        ),
-        "m": lambda m, dw, beta2: beta2 * m + (1 - beta2) * dw,
-    },
-    nest="lion",
-    examples=(
-        Example({"learning_rate": 0.01}, ((4, 3),)),
-        Example({"learning_rate": 0.1, "beta1": 0.5, "beta2": 0.8, "maximize": True}, ((5,),)),
-        Example({"learning_rate": 0.1, "weight_decay": 0.1, "state_dtype": "bf16"}, ((2, 3, 3, 2),)),
-    ),
-)
 
 
 PRIMITIVES: tuple[OptimizerPrimitive, ...] = (
@@ -469,14 +261,210 @@ PRIMITIVES: tuple[OptimizerPrimitive, ...] = (
     ),
     _adam("adam", decoupled=False),
     _adam("adamw", decoupled=True),
-    ADAMAX,
-    NADAM,
-    RADAM,
-    LION,
-    RMSPROP,
-    ADAGRAD,
-    ADADELTA,
-    RPROP,
-    ASGD,
+    optimizer(  # Kingma and Ba 2015, section 7.1
+        "adamax",
+        options=_AdamaxOptions,
+        states={"m": State(), "u": State(), "t": State(number=True)},
+        update={
+            "t": lambda t: t + 1,
+            "g": lambda w, dw, weight_decay: dw + weight_decay * w,
+            "m": lambda m, g, beta1: beta1 * m + (1 - beta1) * g,
+            "u": lambda u, g, beta2, eps: np.maximum(beta2 * u, np.abs(g) + eps),
+            "w": lambda w, m, u, t, learning_rate, beta1: w - learning_rate / (1 - beta1 ** t.item()) * m / u,
+        },
+        nest="adamax",
+        examples=(
+            Example({"learning_rate": 0.01}, ((4, 3),)),
+            Example({"learning_rate": 0.1, "beta1": 0.8, "beta2": 0.9, "eps": 0.001}, ((5,),)),
+            Example({"learning_rate": 0.1, "weight_decay": 0.1, "maximize": True}, ((2, 3, 3, 2),)),
+        ),
+    ),
+    optimizer(  # Dozat 2016, with the schedule of the momentum
+        "nadam",
+        options=_NadamOptions,
+        states={
+            "m": State(),
+            "v": State(),
+            "t": State(number=True),
+            "product": State(number=True, fractional=True, start=1.0),
+        },
+        update={
+            "t": lambda t: t + 1,
+            **_DECAYED,
+            **_MOMENTS,
+            "now": lambda t, beta1, momentum_decay: beta1 * (1 - 0.5 * 0.96 ** (t.item() * momentum_decay)),
+            "next": lambda t, beta1, momentum_decay: (
+                beta1 * (1 - 0.5 * 0.96 ** ((t.item() + 1) * momentum_decay))
+            ),
+            "product": lambda product, now: product * now,
+            "ahead": lambda g, m, now, next, product: (
+                (1 - now) / (1 - product) * g + next / (1 - product * next) * m
+            ),
+            "root": lambda v, t, beta2, eps: np.sqrt(v / (1 - beta2 ** t.item())) + eps,
+            "w": lambda start, ahead, root, learning_rate: start - learning_rate * ahead / root,
+        },
+        nest="nadam",
+        examples=(
+            Example({"learning_rate": 0.01}, ((4, 3),)),
+            Example(
+                {"learning_rate": 0.1, "beta1": 0.8, "momentum_decay": 0.1, "weight_decay": 0.1}, ((5,),)
+            ),
+            Example(
+                {"learning_rate": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True}, ((2, 3, 3, 2),)
+            ),
+        ),
+    ),
+    optimizer(  # Liu et al. 2020
+        "radam",
+        options=_RadamOptions,
+        states={"m": State(), "v": State(), "t": State(number=True)},
+        update={
+            "t": lambda t: t + 1,
+            **_DECAYED,
+            **_MOMENTS,
+            "rect": lambda t, beta2: _rectification(t.item(), beta2),
+            "scale": lambda v, t, rect, beta2, eps: (
+                1 if rect is None else rect * (1 - beta2 ** t.item()) ** 0.5 / (np.sqrt(v) + eps)
+            ),
+            "w": lambda start, m, t, scale, learning_rate, beta1: (
+                start - learning_rate / (1 - beta1 ** t.item()) * m * scale
+            ),
+        },
+        nest="radam",
+        examples=(
+            Example({"learning_rate": 0.01}, ((4, 3),)),
+            Example({"learning_rate": 0.1, "beta2": 0.9, "weight_decay": 0.1, "maximize": True}, ((5,),)),
+            Example(
+                {"learning_rate": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True}, ((2, 3, 3, 2),)
+            ),
+        ),
+    ),
+    optimizer(  # Chen et al. 2023, algorithm 2; 0 stays where it is
+        "lion",
+        options=_LionOptions,
+        states={"m": State()},
+        update={
+            "ahead": lambda m, dw, beta1: beta1 * m + (1 - beta1) * dw,
+            "w": lambda w, ahead, learning_rate, weight_decay: (
+                w * (1 - learning_rate * weight_decay) - learning_rate * np.sign(ahead)
+            ),
+            "m": lambda m, dw, beta2: beta2 * m + (1 - beta2) * dw,
+        },
+        nest="lion",
+        examples=(
+            Example({"learning_rate": 0.01}, ((4, 3),)),
+            Example({"learning_rate": 0.1, "beta1": 0.5, "beta2": 0.8, "maximize": True}, ((5,),)),
+            Example({"learning_rate": 0.1, "weight_decay": 0.1, "state_dtype": "bf16"}, ((2, 3, 3, 2),)),
+        ),
+    ),
+    optimizer(  # Tieleman and Hinton 2012; centered: Graves 2013; eps outside the root, as in PyTorch
+        "rmsprop",
+        options=_RmspropOptions,
+        states={"v": State(), "mean": State(when="centered"), "velocity": State(when="momentum")},
+        update={
+            "g": lambda w, dw, weight_decay: dw + weight_decay * w,
+            "v": lambda v, g, alpha: alpha * v + (1 - alpha) * np.square(g),
+            "mean": lambda g, alpha, mean=None: None if mean is None else alpha * mean + (1 - alpha) * g,
+            "variance": lambda v, mean: v if mean is None else v - np.square(mean),
+            "step": lambda g, variance, eps: g / (np.sqrt(variance) + eps),
+            "velocity": lambda step, momentum, velocity=None: (
+                step if velocity is None else momentum * velocity + step
+            ),
+            "w": lambda w, velocity, learning_rate: w - learning_rate * velocity,
+        },
+        nest=lambda centered, momentum: (
+            f"rmsprop{'_centered' if centered else ''}{'_momentum' if momentum else ''}"
+        ),
+        examples=(
+            Example({"learning_rate": 0.01}, ((4, 3),)),
+            Example({"learning_rate": 0.1, "alpha": 0.8, "eps": 0.001, "momentum": 0.5}, ((5,),)),
+            Example({"learning_rate": 0.01, "centered": True, "weight_decay": 0.1}, ((2, 3, 3, 2),)),
+            Example({"learning_rate": 0.01, "centered": True, "momentum": 0.9, "maximize": True}, ((4, 3),)),
+        ),
+    ),
+    optimizer(  # Duchi, Hazan and Singer 2011
+        "adagrad",
+        options=_AdagradOptions,
+        states={"total": State(start="initial_accumulator_value"), "t": State(number=True)},
+        update={
+            "t": lambda t: t + 1,
+            "g": lambda w, dw, weight_decay: dw + weight_decay * w,
+            "total": lambda total, g: total + np.square(g),
+            "w": lambda w, g, total, t, learning_rate, lr_decay, eps: (
+                w - learning_rate / (1 + (t.item() - 1) * lr_decay) * g / (np.sqrt(total) + eps)
+            ),
+        },
+        nest="adagrad",
+        examples=(
+            Example({"learning_rate": 0.01}, ((4, 3),)),
+            Example({"learning_rate": 0.1, "lr_decay": 0.5, "initial_accumulator_value": 0.1}, ((5,),)),
+            Example({"learning_rate": 0.1, "weight_decay": 0.1, "maximize": True}, ((2, 3, 3, 2),)),
+        ),
+    ),
+    optimizer(  # Zeiler 2012; the step times a learning rate, as in PyTorch
+        "adadelta",
+        options=_AdadeltaOptions,
+        states={"v": State(), "u": State()},
+        update={
+            "g": lambda w, dw, weight_decay: dw + weight_decay * w,
+            "v": lambda v, g, rho: rho * v + (1 - rho) * np.square(g),
+            "step": lambda v, u, g, eps: np.sqrt(u + eps) / np.sqrt(v + eps) * g,
+            "u": lambda u, step, rho: rho * u + (1 - rho) * np.square(step),
+            "w": lambda w, step, learning_rate: w - learning_rate * step,
+        },
+        nest="adadelta",
+        examples=(
+            Example({"learning_rate": 1.0}, ((4, 3),)),
+            Example({"learning_rate": 0.5, "rho": 0.5, "eps": 0.001}, ((5,),)),
+            Example({"learning_rate": 1.0, "weight_decay": 0.1, "maximize": True}, ((2, 3, 3, 2),)),
+        ),
+    ),
+    optimizer(  # Riedmiller and Braun 1993, without going back where the sign has changed
+        "rprop",
+        options=_RpropOptions,
+        states={"before": State(), "size": State(start="learning_rate")},
+        update={
+            "agreed": lambda dw, before: np.sign(dw * before),
+            "size": lambda size, agreed, eta_minus, eta_plus, size_min, size_max: np.clip(
+                size * np.where(agreed > 0, eta_plus, np.where(agreed < 0, eta_minus, 1)).astype(size.dtype),
+                size_min,
+                size_max,
+            ),
+            "before": lambda dw, agreed: np.where(agreed < 0, 0, dw).astype(dw.dtype),
+            "w": lambda w, before, size: w - np.sign(before) * size,
+        },
+        nest="rprop",
+        examples=(
+            Example({"learning_rate": 0.01}, ((4, 3),)),
+            Example({"learning_rate": 0.1, "eta_minus": 0.3, "eta_plus": 2.0, "size_max": 0.15}, ((5,),)),
+        ),
+    ),
+    optimizer(  # Polyak and Juditsky 1992; the rate decays as PyTorch has it
+        "asgd",
+        options=_AsgdOptions,
+        states={
+            "ax": State(),
+            "eta": State(number=True, fractional=True, start="learning_rate"),
+            "t": State(number=True),
+        },
+        update={
+            "t": lambda t: t + 1,
+            "g": lambda w, dw, weight_decay: dw + weight_decay * w,
+            "w": lambda w, g, eta, lambd: w * (1 - lambd * eta[0]) - eta[0] * g,
+            "kept": lambda t, t0: 1 - 1 / max(1.0, t.item() - 1 - t0),
+            "ax": lambda ax, w, kept: (
+                w + kept * (ax - w)
+            ),  # w itself, without a rounding, as long as 0 is kept
+            "eta": lambda eta, t, learning_rate, lambd, alpha: np.full_like(
+                eta, learning_rate / (1 + lambd * learning_rate * t.item()) ** alpha
+            ),
+        },
+        nest="asgd",
+        examples=(
+            Example({"learning_rate": 0.01}, ((4, 3),)),
+            Example({"learning_rate": 0.1, "lambd": 0.1, "alpha": 0.5, "t0": 0.0}, ((5,),)),
+            Example({"learning_rate": 0.1, "weight_decay": 0.1, "maximize": True}, ((2, 3, 3, 2),)),
+        ),
+    ),
 )
 """Every optimizer; `trainlib.registry` lists them from here."""
