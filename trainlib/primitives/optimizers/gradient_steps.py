@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from configs.dtypes import BY_WORD, FP32, INT32, DType
-from configs.errors import InputError
 from configs.values import replace
 from trainlib.ir.graph import Op, Tensor, TrainingGraph
 from trainlib.primitives.definition import InternalPrimitive
@@ -20,11 +19,7 @@ from trainlib.primitives.optimizers import gradient_ops
 
 
 def clip_gradients_by_value(graph: TrainingGraph, limit: float) -> TrainingGraph:
-    """Every element of every gradient that an update reads is clipped to [-limit, limit].
-
-    Raises InputError if the limit is not positive.
-    """
-    _check_limit(graph, limit)
+    """Every element of every gradient that an update reads is clipped to [-limit, limit]."""
     tensors, ops, names = dict(graph.tensors), [], {}
     for update in _updates(graph):
         names[update["dw"]] = _clipped(tensors, update)
@@ -34,11 +29,7 @@ def clip_gradients_by_value(graph: TrainingGraph, limit: float) -> TrainingGraph
 
 
 def clip_gradients_by_norm(graph: TrainingGraph, limit: float) -> TrainingGraph:
-    """All gradients are scaled so that their common 2-norm is at most `limit`.
-
-    Raises InputError if the limit is not positive.
-    """
-    _check_limit(graph, limit)
+    """All gradients are scaled so that their common 2-norm is at most `limit`."""
     tensors, ops, products, names, sums = dict(graph.tensors), [], [], {}, {}
     tensors["clip.scale"] = Tensor("clip.scale", (1,), "gradient")
     for number, update in enumerate(_updates(graph)):
@@ -60,14 +51,8 @@ def accumulate_gradients(graph: TrainingGraph, steps: int) -> tuple[TrainingGrap
 
     The first adds a share of 1 / steps of every gradient to a total kept from one mini-batch to the next, so
     that `steps` batches of N train as one of steps·N does (batch statistics apart); the second updates the
-    weights from the totals. Raises InputError if `steps` is below 1.
+    weights from the totals.
     """
-    if steps < 1:
-        raise InputError(
-            f"an update cannot accumulate over {steps} mini-batches",
-            where=graph.name,
-            cure="use accumulate: 1 or more",
-        )
     tensors, ops, names = dict(graph.tensors), [], {}
     attributes = {"steps": steps, "share": 1 / steps}
     for update in _updates(graph):
@@ -104,15 +89,6 @@ def _add_state(tensors: dict[str, Tensor], of: str, state: str, count: str, dtyp
         tensors[updated.name] = updated
         roles |= {role: kept.name, f"{role}_updated": updated.name}
     return roles
-
-
-def _check_limit(graph: TrainingGraph, limit: float) -> None:
-    if not limit > 0:
-        raise InputError(
-            f"the limit for clipping gradients is {limit}, but must be above 0",
-            where=graph.name,
-            cure="use a number above 0",
-        )
 
 
 def _updates(graph: TrainingGraph) -> list[Op]:
