@@ -89,11 +89,6 @@ class NormGeometry:
     centred: bool
     fixed_statistics: bool
 
-    @classmethod
-    def of(cls, attributes: Mapping[str, Any]) -> NormGeometry:
-        """From the attributes of an op."""
-        return _geometry(*[attributes[name] for name in cls.__slots__])
-
     @property
     def leading(self) -> Shape:
         """Dimensions of a sample that count its rows."""
@@ -252,4 +247,4 @@ def _geometry(*values: Any) -> NormGeometry:
 
 def geometry_of(op: Op) -> NormGeometry:
     """The geometry of an op."""
-    return NormGeometry.of(op.attributes)
+    return _geometry(*[op.attributes[name] for name in NormGeometry.__slots__])
