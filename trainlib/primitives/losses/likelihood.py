@@ -18,12 +18,7 @@ from configs.model_file import LossSchema
 from trainlib.ir.graph import Tensor
 from trainlib.ir.steps import Array
 from trainlib.primitives.definition import DrawnInput, Example, LabelPlan, Shape
-from trainlib.primitives.losses.cross_entropy import (
-    ClassLossSchema,
-    class_count,
-    class_sizes,
-    may_cut,
-)
+from trainlib.primitives.losses.cross_entropy import ClassLossSchema, class_count, class_sizes, may_cut
 from trainlib.primitives.losses.entry import loss
 from trainlib.primitives.losses.labels import (
     COUNTS,

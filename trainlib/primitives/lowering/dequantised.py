@@ -20,16 +20,7 @@ from configs.dtypes import FP32, INT8, DType, dtype_of
 from configs.values import replace
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.numerics import rounded, widened
-from trainlib.ir.steps import (
-    Array,
-    KernelCall,
-    KernelChoice,
-    Operand,
-    Ranges,
-    Scratch,
-    Tensors,
-    TileTask,
-)
+from trainlib.ir.steps import Array, KernelCall, KernelChoice, Operand, Ranges, Scratch, Tensors, TileTask
 from trainlib.primitives.definition import Reference, Step, Values
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.lowering.row_loop import RowLoop

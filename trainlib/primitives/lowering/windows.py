@@ -16,14 +16,7 @@ import numpy as np
 
 from configs.values import replace
 from trainlib.ir.graph import Op, TensorWindow
-from trainlib.ir.steps import (
-    KernelChoice,
-    Operand,
-    Ranges,
-    StepLowering,
-    Tensors,
-    TileTask,
-)
+from trainlib.ir.steps import KernelChoice, Operand, Ranges, StepLowering, Tensors, TileTask
 from trainlib.primitives.definition import Reference, Step, Values
 
 
