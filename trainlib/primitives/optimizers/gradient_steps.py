@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from configs.dtypes import BY_WORD, FP32, INT32, DType
 from configs.values import replace
 from trainlib.ir.graph import Op, Tensor, TrainingGraph
-from trainlib.primitives.definition import InternalPrimitive
 from trainlib.primitives.optimizers import gradient_ops
 
 
@@ -24,7 +23,7 @@ def clip_gradients_by_value(graph: TrainingGraph, limit: float) -> TrainingGraph
     for update in _updates(graph):
         names[update["dw"]] = _clipped(tensors, update)
         roles = {"dw": update["dw"], "dw_clipped": names[update["dw"]]}
-        ops.append(_op(gradient_ops.VALUE, update.layer, roles, {"limit": limit}))
+        ops.append(gradient_ops.VALUE.op(update.layer, roles, {"limit": limit}))
     return _inserted(graph, tensors, ops, names)
 
 
@@ -37,12 +36,12 @@ def clip_gradients_by_norm(graph: TrainingGraph, limit: float) -> TrainingGraph:
         squares = f"{gradient}.squares"
         tensors[squares] = Tensor(squares, tensors[gradient].shape[:1], "gradient")
         sums[f"squares{number or ''}"] = squares
-        ops.append(_op(gradient_ops.SQUARES, update.layer, {"dw": gradient, "squares": squares}, {}))
+        ops.append(gradient_ops.SQUARES.op(update.layer, {"dw": gradient, "squares": squares}, {}))
         names[gradient] = _clipped(tensors, update)
         roles = {"dw": gradient, "scale": "clip.scale", "dw_clipped": names[gradient]}
-        products.append(_op(gradient_ops.APPLY, update.layer, roles, {}))
+        products.append(gradient_ops.APPLY.op(update.layer, roles, {}))
     roles = {**sums, "scale": "clip.scale"}
-    ops.append(_op(gradient_ops.SCALE, "clip", roles, {"limit": limit}, reads=tuple(sums)))
+    ops.append(gradient_ops.SCALE.op("clip", roles, {"limit": limit}, reads=tuple(sums)))
     return _inserted(graph, tensors, [*ops, *products], names)
 
 
@@ -59,7 +58,7 @@ def accumulate_gradients(graph: TrainingGraph, steps: int) -> tuple[TrainingGrap
         gradient = update["dw"]
         roles = {"dw": gradient, **_add_state(tensors, gradient, "total", "count", FP32)}
         names[gradient] = roles["total"]
-        ops.append(_op(gradient_ops.ACCUMULATION, update.layer, roles, attributes))
+        ops.append(gradient_ops.ACCUMULATION.op(update.layer, roles, attributes))
     updates = [_renamed(update, names) for update in _updates(graph)]
     before = [op for op in graph.ops if op.step != "UPD"]
     graph = replace(graph, tensors=tensors)
@@ -73,7 +72,7 @@ def average_weights(graph: TrainingGraph, share: float) -> TrainingGraph:
         dtype = BY_WORD[update.attributes["state_dtype"]]
         kept = _add_state(tensors, update["w"], "average", "average_count", dtype)
         roles = {"w": update["w_updated"], **kept}
-        ops.append(_op(gradient_ops.AVERAGE, update.layer, roles, {"share": share}))
+        ops.append(gradient_ops.AVERAGE.op(update.layer, roles, {"share": share}))
     return replace(graph, tensors=tensors, ops=(*graph.ops, *ops))
 
 
@@ -100,17 +99,6 @@ def _clipped(tensors: dict[str, Tensor], update: Op) -> str:
     name = f"{gradient.name}.clipped"
     tensors[name] = replace(gradient, name=name, kind="gradient", alias_of=None)
     return name
-
-
-def _op(
-    primitive: InternalPrimitive,
-    layer: str,
-    roles: Mapping[str, str],
-    attributes: Mapping[str, object],
-    *,
-    reads: tuple[str, ...] = (),
-) -> Op:
-    return primitive.step.op(layer, primitive.name, roles, attributes, reads=reads)
 
 
 def _renamed(update: Op, names: Mapping[str, str]) -> Op:
