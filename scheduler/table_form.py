@@ -14,7 +14,7 @@ from itertools import accumulate
 import numpy as np
 
 from arch.pricing.code_caches import COLD, WARM
-from arch.spec.program import Action, Command, DmaStart, DmaWait, Place, Program, Release, UdmaWait
+from arch.spec.program import Action, Command, Compute, DmaStart, DmaWait, Place, Program, Release, UdmaWait
 from arch.spec.timing import SocTiming
 from configs.values import Struct, replace
 from scheduler.addresses.allocation import Interval, align
@@ -142,16 +142,16 @@ class _Adding:
                 self._move(op.actions)
                 continue
             group = groups[own]
-            walk_cycles = _by_transfer(op, found[number][1])
+            walk = _Walk.of(op, found[number][1])
             actions, before = op.actions, 0
             if number == group.first:
                 self._actions.append(DmaWait(len(self._actions), (start,), self._work(group), start))
                 if own + 1 < len(groups):
                     before = self._first_call(op)
-                    self._move(actions[:before], walk_cycles)
+                    self._move(actions[:before], walk)
                     start = self._order(groups, own + 1, self._fetch_cycles)
             ends = Place("l1", self._at(own), (place_bytes * (number + 1 == group.end),), "uint8", TABLE)
-            self._move(actions[before:], walk_cycles, ends)
+            self._move(actions[before:], walk, ends)
         plan = schedule.plan
         places = [
             Interval(
@@ -195,7 +195,7 @@ class _Adding:
         self.address += group.size_bytes
         return len(self._actions) - 1
 
-    def _move(self, actions: Sequence[Action], walk_cycles: int = 0, ends: Place | None = None) -> None:
+    def _move(self, actions: Sequence[Action], walk: _Walk | None = None, ends: Place | None = None) -> None:
         """Append actions of an op, with what core 0 takes to walk its table in place of the tile loop around
         each transfer, and what it ends with."""
         for action in actions:
@@ -203,17 +203,27 @@ class _Adding:
             moved = replace(action, id=number, deps=tuple([self._ids[each] for each in action.deps]))
             if isinstance(moved, DmaWait | UdmaWait):
                 moved = replace(moved, transfer=self._ids[moved.transfer])
-            self._actions.append(_walked(moved, walk_cycles, ends))
+            self._actions.append(_walked(moved, walk, ends))
 
 
-def _by_transfer(op: OpActions, walk_cycles: int) -> int:
-    """What core 0 takes to walk the table of an op, shared among its transfers."""
-    return walk_cycles // max(1, sum(isinstance(each, DmaStart) for each in op.actions))
+class _Walk(Struct, frozen=True):
+    """What core 0 takes to walk the table of an op, shared among its transfers, or among its kernels where it
+    has no transfers: which of the two, and the cycles of each."""
+
+    kind: type[DmaStart | Compute]
+    cycles: int
+
+    @classmethod
+    def of(cls, op: OpActions, cycles: int) -> _Walk:
+        """That of an op."""
+        kinds = [type(each) for each in op.actions]
+        kind = DmaStart if DmaStart in kinds else Compute
+        return cls(kind, cycles // max(1, kinds.count(kind)))
 
 
-def _walked(action: Action, walk_cycles: int, ends: Place | None) -> Action:
-    if isinstance(action, DmaStart) and walk_cycles:
-        return replace(action, code_cycles=walk_cycles)
+def _walked(action: Action, walk: _Walk | None, ends: Place | None) -> Action:
+    if walk is not None and isinstance(action, walk.kind):
+        return replace(action, code_cycles=walk.cycles)
     if isinstance(action, Release) and ends is not None:
         return replace(action, places=(*action.places, ends))
     return action
@@ -232,7 +242,7 @@ def alone_with_code(program: Program, timing: SocTiming, code_start: str) -> tup
     for op in ops_of(program.actions) if timing.l1.tables_bytes and code_start == COLD else ():
         size_bytes, walk_cycles = table_of(op, sizes)
         if sizes["table"]["fetch"] + size_bytes <= table_place_bytes(timing):
-            walked = [_walked(each, _by_transfer(op, walk_cycles), None) for each in op.actions]
+            walked = [_walked(each, _Walk.of(op, walk_cycles), None) for each in op.actions]
             return replace(program, actions=tuple(walked)), WARM
     return with_code(program), code_start
 

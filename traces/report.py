@@ -146,7 +146,7 @@ def _code_caches(summary: Mapping[str, Any]) -> str:
     if state == "warm":
         return ""
     cycles = sum(op["stalls"].get("icache", 0) for op in summary["ops"]) // core_count(summary)
-    return f", instruction caches {state}: {cycles:,} cycles a core waiting for code"
+    return f", instruction caches {state}: each core waits {cycles:,} cycles for code (mean)"
 
 
 def _throughput(summary: Mapping[str, Any]) -> str:
@@ -275,10 +275,10 @@ def error_line(error: Mapping[str, Any]) -> str:
     if error["typical_percent"] is None:
         return f"not known: {error['note']}"
     bar = f"typical {error['typical_percent']:.1f}%, 95% within {error['within_percent']:.1f}%"
-    gap, share = f"no comparable measurement: {', '.join(names)}", error["no_measurement_share"]
+    gap, share = f"have no comparable measurement ({', '.join(names)})", error["no_measurement_share"]
     if share >= MUCH:
-        return f"of {1 - share:.1%} of the cycles: {bar}; the other cycles: {gap}"
-    return f"{bar}; {_share(share)} of the cycles: {gap}" if left else bar
+        return f"for {1 - share:.1%} of the cycles {bar}; the others {gap}"
+    return f"{bar}; {_share(share)} of the cycles {gap}" if left else bar
 
 
 def _share(share: float) -> str:

@@ -121,5 +121,6 @@ class CodeFetch:
             case DmaWait():
                 return dma.wait_done_cycles
             case Compute():
-                return max(events.fork_push_cycles, events.fork_master_cycles) + events.join_cycles
+                pushed_cycles = max(events.fork_push_cycles, events.fork_master_cycles)
+                return action.code_cycles + pushed_cycles + events.join_cycles
         return 0

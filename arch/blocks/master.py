@@ -228,6 +228,9 @@ class Master(Module):
         """A kernel from its call to the end of the join, numbers included."""
         env, cluster, effect = self.env, self._cluster, action.effect
         crew = self._crews.get((id(action.team), action.fork)) or self._crew(action)
+        if action.code_cycles:
+            yield env.timeout(action.code_cycles)
+            self._core.lose("dma_program", int(env.now), action.work)
         called = env.now
         if cluster.dma.at_rest and self.udma.target.idle:
             ended = self._compute_alone(action, crew, called)

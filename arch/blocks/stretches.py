@@ -108,7 +108,7 @@ class Stretches:
             team = action.team
             self._of_objects.setdefault(id(team), (team, None))
             transfers = _transfers_before(action, actions)
-            return None if transfers is None else (id(team), action.fork, transfers)
+            return None if transfers is None else (id(team), action.fork, action.code_cycles, transfers)
         kept = self._of_objects.get(id(action))
         if kept is None:
             kept = self._of_objects[id(action)] = action, self._content(action)

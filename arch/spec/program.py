@@ -134,11 +134,15 @@ class UdmaWait(Action, frozen=True):
 
 
 class Compute(Action, frozen=True):
-    """A kernel. With `fork` the master forks the team and joins it; without, the master runs it alone."""
+    """A kernel. With `fork` the master forks the team and joins it; without, the master runs it alone.
+
+    `code_cycles` is what its program spends before on working out the call.
+    """
 
     team: TeamWork = TeamWork("", ())
     fork: bool = True
     effect: Effect | None = None
+    code_cycles: int = 0
 
 
 class Release(Action, frozen=True):

@@ -49,7 +49,8 @@ def command(
     """Run ONNX training graphs that come with golden values, and compare losses, weights and gradients.
 
     Exit code 0: all graphs are right, or not decidable (rounding could hide a defect). 5: a value is wrong.
-    1: a graph does not fit into the memories, or its simulation stopped. 2: it cannot be read or imported.
+    1: the simulation of a graph stopped. 2: a graph cannot be read or imported. 3: a graph does not fit into
+    the memories.
     """
     if learning_rate is not None and not 0 < learning_rate < float("inf"):
         raise InputError(

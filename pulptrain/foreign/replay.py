@@ -65,7 +65,7 @@ from trainlib.training.phases import (
 )
 from trainlib.training.step_choice import as_in_inference
 
-REFUSED, FAILED = "refused", "failed"
+REFUSED, TOO_LARGE, FAILED = "refused", "too large", "failed"
 """Statuses of a row that was not compared; the others are the verdicts of
 `pulptrain.foreign.golden_updates`."""
 
@@ -183,7 +183,7 @@ def replay(
             return _training(case, graph, optimizer, goldens, settings, learning_rate, mini_batches)
         return _without_updates(case, graph, goldens, settings, learning_rate)
     except DoesNotFitError as error:
-        return ReplayRow(case.name, nodes, FAILED, reason=_line(error))
+        return ReplayRow(case.name, nodes, TOO_LARGE, reason=_line(error))
     except WrongNumbersError as error:
         return ReplayRow(case.name, nodes, WRONG, reason=_line(error))
     except InputError as error:
@@ -197,9 +197,10 @@ def _line(error: PulptrainError) -> str:
 
 
 def exit_code(rows: Sequence[ReplayRow]) -> int:
-    """0 if all are right or open; 1 if any failed, 5 if any is wrong, 2 if any could not be taken."""
+    """0 if all are right or open, else that of the first that occurs: failed, wrong, refused, too large."""
     statuses = {row.status for row in rows}
-    return next((code for status, code in ((FAILED, 1), (WRONG, 5), (REFUSED, 2)) if status in statuses), 0)
+    codes = {FAILED: 1, WRONG: 5, REFUSED: 2, TOO_LARGE: 3}
+    return next((code for status, code in codes.items() if status in statuses), 0)
 
 
 def _training(

@@ -181,19 +181,30 @@ def code_map(settings: Settings) -> tuple[str, str] | None:
     return (read_text(Path(path)), path) if path is not None else None
 
 
+_TABLES = "l1.tables_bytes"
+
+
 def soc_timing(settings: Settings) -> SocTiming:
     """The SoC the settings describe. Raises `ConfigError` for unknown names, paths or values out of range.
 
     Where all code is in the caches tables cost cycles and save none: there ops are functions unless the
-    settings say otherwise.
+    settings say otherwise. Raises `InputError` for a form that contradicts a parameter that was set.
     """
     overrides = set_parameters(settings)
     timing = load_soc(settings.soc, settings.timing, overrides)
     options = {key: getattr(settings, key) for key in _OF_SOC}
-    is_asked = options["form"] is not None or "l1.tables_bytes" in overrides
+    is_asked = options["form"] is not None or _TABLES in overrides
     if timing.l1.tables_bytes and not is_asked and code_start(settings) == WARM:
         timing = replace(timing, l1=replace(timing.l1, tables_bytes=0))
-    return with_options(timing, **options)
+    asked = with_options(timing, **options)
+    if _TABLES in overrides and asked.l1.tables_bytes != timing.l1.tables_bytes:
+        raise InputError(
+            f"--form {options['form']} contradicts {_TABLES}={overrides[_TABLES]}: with 0 ops are "
+            "functions, with more they are tables",
+            where="--form",
+            cure="leave one of the two out",
+        )
+    return asked
 
 
 def with_options(timing: SocTiming, **options: Any) -> SocTiming:

@@ -29,10 +29,12 @@ from pulptrain.deploying.deployed import cycles_as_exported
 from pulptrain.inputs.settings import Settings, with_options
 from pulptrain.running.session import prepare, run_model
 from scheduler.options import ScheduleOptions
+from scheduler.programs.program_code import ops_of
 from scheduler.programs.rolling import runs_of
 from scheduler.schedule import build_schedule, lost_code
-from scheduler.table_form import alone_with_code, is_of_tables
+from scheduler.table_form import alone_with_code, is_of_tables, table_of
 from scheduler.tiles.code_cost import CodeCost, TileCode
+from scheduler.tiles.code_sizes import shipped_sizes
 from scheduler.tuner.task import task_of
 from shared.exported import Exported, exported, made, written
 from shared.printed import refused
@@ -125,6 +127,8 @@ def test_what_is_added_turn_by_turn_gives_the_values(steps: list[int], times: in
         (["--form", "tables", "--soc", "stm32l4"], 2, "which the DMA of this chip cannot read"),
         (["--form", "tables", "--l1", "11KiB"], 3, "tables of two ops"),
         (["--form", "tables", "--set", "dma.transfer_ids=1"], 2, "one ID for tables"),
+        (["--form", "tables", "--set", "l1.tables_bytes=0"], 2, "contradicts l1.tables_bytes=0"),
+        (["--form", "readable", "--set", "l1.tables_bytes=4KiB"], 2, "contradicts l1.tables_bytes=4KiB"),
     ],
 )
 def test_a_form_that_a_machine_has_no_room_for_is_refused(
@@ -203,6 +207,20 @@ def test_an_op_alone_is_a_table_only_where_that_has_room() -> None:
     walked_cycles, start = added_cycles(large)
     assert start == WARM
     assert walked_cycles > 0
+
+
+def test_the_walk_of_an_op_without_transfers_is_paid_by_its_kernels() -> None:
+    """All that it reads and writes is resident."""
+    actions = prepare("simple-mlp", Settings(buffering="double", resident="auto")).schedule.program.actions
+    (alone,) = [
+        op
+        for op in ops_of(actions)
+        if op.is_table and not any(isinstance(each, DmaStart) for each in op.actions)
+    ]
+    paid = [each.code_cycles for each in alone.actions if isinstance(each, Compute)]
+    assert sum(paid) == table_of(alone, shipped_sizes())[1] > 0
+    others = [each for each in actions if isinstance(each, Compute) and each not in alone.actions]
+    assert not any(each.code_cycles for each in others)
 
 
 def test_an_estimate_waits_for_the_code_of_the_form() -> None:

@@ -9,7 +9,8 @@ instructions are those executed:
 - How often an instruction was executed in each call is compared with how often each block of the nest is. One
   that is executed as often as a block, in every call, stands in this block, with the registers it has.
 - Any other is executed a number of times that is a sum of those of blocks (one turn less than the loop, say),
-  or, where the data decide, a share of one. It stands in a loop of its own at the end of the nest.
+  or, where the data decide, a share of one. It stands in a loop of its own at the end of the nest. Shares are
+  rounded so that the cores of a team together have them (`of_all_cores`).
 
 Addresses are those of the nest: loads and stores of a block in their order; a loop at the end walks along the
 arrays. `--cached FILE` keeps what was executed, to read it again.
@@ -55,8 +56,16 @@ MOST_OFF = 0.1
 ALIKE = 0.05
 """Of its instructions, by which a formula may differ from the nest that it shares to have none of its own."""
 
+BETTER = 1.2
+"""How many times more may be left by a block, or by one feature, than by others: where the data decide, the
+turns of a loop but the first, or half of them, fit as well by chance, and are too few where it has few."""
+
 MOST_PAIRS = 40
 """Pairs of features that are looked at, those that leave least first."""
+
+RANK = {"rank": "core * 2 + 1", "ranks": "cores * 2"}
+OF_RANK = "rank // ranks"
+"""Where a core stands among those of a team, for the shares of `of_all_cores`."""
 
 SHARES = (
     "cores > 1",
@@ -233,6 +242,7 @@ class Kernel:
         total = executed.sum(axis=1)
         features = self.features()
         self.tail: dict[str, list[int]] = defaultdict(list)
+        self.shared = Fraction(0)
         predicted = np.zeros(len(self.runs))
         alike: dict[bytes, list[int]] = defaultdict(list)
         for at in addresses:
@@ -272,11 +282,13 @@ class Kernel:
             return
         texts: list[str] = []
         for feature, share in terms:
+            if share.denominator > 1:  # a loop of its own: both in one expression are too long to read
+                self.tail[of_all_cores(share, feature.times, self.shared)] += places
+                self.shared += share
+                continue
             sign = "-" if share < 0 else "+" if texts else ""
-            size = abs(share)
-            text = f"{size.numerator} * ({feature.times})" if size.numerator != 1 else f"({feature.times})"
-            rounding = f"({text} + {size.denominator // 2}) // {size.denominator}"
-            texts.append(f"{sign} {rounding if size.denominator > 1 else text}")
+            size = f"{abs(share)} * " if abs(share) != 1 else ""
+            texts.append(f"{sign} {size}({feature.times})")
         if texts:
             self.tail[" ".join(texts).strip()] += places
 
@@ -422,9 +434,21 @@ def _is_in(block: Block | None, other: Block) -> bool:
     return False
 
 
+def of_all_cores(share: Fraction, times: str, before: Fraction) -> str:
+    """How often a core executes a share of `times` that is no whole number, in whole numbers.
+
+    Where all cores have as many `times` they have the share together. Which cores have one more begins behind
+    those that have one more of the shares `before`: a core that takes one way takes no other.
+    """
+    whole = share.denominator
+    begins, turned = round(-before * whole) % whole, f"{whole} * {OF_RANK}"
+    turned = f"({turned} + {begins}) % {whole}" if begins else turned
+    return f"({share.numerator} * ({times}) + {turned}) // {whole}"
+
+
 def simplified(times: str) -> str:
-    """Without factors of one."""
-    return times.replace("(1 * ", "(")
+    """Without factors of one, and with no brackets around a name."""
+    return re.sub(r"(?<!\w)\((\w+)\)", r"\1", times.replace("(1 * ", "("))
 
 
 def explained(
@@ -462,7 +486,7 @@ def explained(
         if whole.all() and np.array_equal(of_pair @ whole, counts):
             return [(feature, Fraction(int(share))) for feature, share in zip(pair, whole, strict=True)], True
         if (found > 0).all():
-            wrong = float(np.abs(of_pair @ found - counts).sum())
+            wrong = float(np.abs(of_pair @ found - counts).sum()) * max(map(_doubt, pair))
             if best is None or wrong < best[0]:
                 best = (
                     wrong,
@@ -474,10 +498,10 @@ def explained(
     alone = []
     for feature in features:
         share = float(counts @ feature.counts / (feature.counts @ feature.counts))
-        wrong = float(np.abs(feature.counts * share - counts).sum())
+        wrong = float(np.abs(feature.counts * share - counts).sum()) * _doubt(feature)
         alone.append((wrong, feature, share))
     wrong, feature, share = min(alone, key=lambda item: item[0])
-    found = [(feature, Fraction(share))] if best is None or wrong <= best[0] * 1.2 else best[1]
+    found = [(feature, Fraction(share))] if best is None or wrong <= best[0] * BETTER else best[1]
     sums = float(sum(share * int(feature.counts.sum()) for feature, share in found))
     if sums <= 0:
         return [], False
@@ -487,6 +511,10 @@ def explained(
         for feature, share in found
     ]
     return [(feature, share) for feature, share in shares_of if share], False
+
+
+def _doubt(feature: Feature) -> float:
+    return BETTER if feature.block is None else 1.0
 
 
 def chosen(runs: Iterable[Execution]) -> dict[str, list[Execution]]:
@@ -517,14 +545,17 @@ def written(kernel: Kernel) -> str:
         f"arrays: {{{', '.join(f'{array}: {indices}' for array, indices in section['arrays'].items())}}}",
         *(f"{key}: {str(section[key]).lower()}" for key in ("trans_b",) if key in section),
     ]
-    if section.get("names"):
-        lines += ["names:", *(f"  {key}: {text}" for key, text in section["names"].items())]
+    names, text = dict(section.get("names") or {}), kernel.text()
+    if OF_RANK in text:
+        names |= RANK
+    if names:
+        lines += ["names:", *(f"  {key}: {known}" for key, known in names.items())]
     if section.get("fallback"):
         lines.append("fallback:")
         for entry in section["fallback"]:
             cost = entry["cost"].replace("H", "V").replace("+", "")
             lines += [f"  - when: {entry['when']}", f"    use: {entry['use']}", f"    cost: {cost}"]
-    lines += ["nest: |", *layout(kernel.text(), 1)]
+    lines += ["nest: |", *layout(text, 1)]
     return "\n".join(filter(None, lines)) + "\n"
 
 

@@ -8,7 +8,7 @@ import pytest
 from arch.blocks.event_unit import Barrier, EventUnit, TeamJob
 from arch.blocks.soc import Soc
 from arch.spec.isa import CoreWork, TeamWork
-from arch.spec.program import DmaStart, DmaWait, Place, Program, Release
+from arch.spec.program import Compute, DmaStart, DmaWait, Place, Program, Release
 from arch.spec.timing import ClockTiming
 from arch.systemc.clock import Clock
 from arch.systemc.module import Module, Thread
@@ -94,6 +94,17 @@ def test_address_code_before_a_transfer_is_time_to_program_it() -> None:
     start = DmaStart(0, (), Work("op"), (read(0, 0, 64),), code_cycles=25)
     _, tracer, _ = run(Program("test", (start, DmaWait(1, transfer=0))))
     assert (OFFLOAD, OFFLOAD + 25 + PROGRAM, "dma_program") in tracer.track("soc.cluster.core0")
+
+
+def test_code_before_a_kernel_is_time_of_core_0() -> None:
+    kernel = Compute(0, (), Work("op"), team("mm", 2), code_cycles=25)
+    _, tracer, _ = run(Program("test", (kernel,)), FixedCostModel({"mm": 400}), soc_timing(cores=2))
+    forked = OFFLOAD + 25
+    assert tracer.track("soc.cluster.core0")[1:3] == [
+        (OFFLOAD, forked, "dma_program"),
+        (forked, forked + MASTER, "fork"),
+    ]
+    assert (OFFLOAD, forked + PUSH, "idle") in tracer.track("soc.cluster.core1")
 
 
 def tile_loop(tiles: int, size_bytes: int, depth: int) -> Script:

@@ -12,7 +12,7 @@ import pytest
 from configs.errors import DeadlockError, DoesNotFitError, InputError, PulptrainError
 from pulptrain.__main__ import run
 from pulptrain.cli import EXIT_CODES
-from pulptrain.foreign.replay import FAILED, REFUSED, RIGHT, WRONG, ReplayRow, exit_code
+from pulptrain.foreign.replay import FAILED, REFUSED, RIGHT, TOO_LARGE, WRONG, ReplayRow, exit_code
 from pulptrain.process import interrupts
 from shared.paths import ROOT
 from shared.printed import printed, refused
@@ -226,7 +226,9 @@ def test_exit_codes_are_listed_alike_everywhere() -> None:
     listed = text.partition("Exit codes: ")[2].partition(".")[0]
     assert codes(listed.replace("\n", " ")) == codes(EXIT_CODES.removeprefix("Exit codes: "))
     raised = {kind.exit_code for kind in (PulptrainError, InputError, DoesNotFitError, DeadlockError)}
-    replayed = {exit_code([ReplayRow("case", 1, status)]) for status in (RIGHT, WRONG, REFUSED, FAILED)}
+    replayed = {
+        exit_code([ReplayRow("case", 1, status)]) for status in (RIGHT, WRONG, REFUSED, TOO_LARGE, FAILED)
+    }
     assert {int(code) for code in codes(listed.replace("\n", " "))} == raised | replayed | {
         interrupts.EXIT_CODE
     }

@@ -62,6 +62,14 @@ def test_a_batch_of_several_samples_is_right(tmp_path: Path, capsys: pytest.Capt
     assert (row["status"], row["n_accum"]) == ("right", 2)
 
 
+def test_a_case_that_does_not_fit_ends_as_a_run_would(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (row,) = replayed(capsys, 3, mlp_case(tmp_path, 1), "--l2", "1KiB", "--set", "l3.size_bytes=1024")
+    assert row["status"] == "too large"
+    assert "L2 is too small" in row["reason"]
+
+
 def test_a_wrong_number_of_mini_batches_is_caught(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     case = mlp_case(tmp_path, 1, updates=4)
     (row,) = replayed(capsys, 5, case, "--accumulate", "2")

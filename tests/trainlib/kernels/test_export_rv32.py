@@ -15,11 +15,15 @@ from tools.deployed.instructions import FAR, rows, walks_by_model
 from tools.deployed.rv32 import Decoded, Program, decode
 from tools.deployed.walked import sums
 from trainlib.kernels.catalogue import matmul_work
+from trainlib.kernels.team import Array, team_work
 
 AN_ITERATION = 0.01
 
-BY_DATA = {"gelu_fw_erf", "tanh_fw"}
-"""Kernels that branch on data have the shares of other data: these are 2.5 % off."""
+BY_DATA = {"gelu_fw_erf", "gelu_bw_erf", "tanh_fw"}
+"""Kernels that branch on data have the shares of other data."""
+
+MOST_BY_DATA = 0.03
+"""GELU of tiny-vit was counted on 204 numbers."""
 
 
 def off(sums: dict[str, list[int]], most: float) -> set[str]:
@@ -43,7 +47,20 @@ def test_kernels_have_the_instructions_that_were_counted() -> None:
         sums[kernels][1] += counted
     assert len(sums) >= 20
     assert off(sums, FAR) <= BY_DATA
-    assert off(sums, 0.025) == set()
+    assert off(sums, MOST_BY_DATA) == set()
+
+
+@pytest.mark.parametrize("kernel", ["gelu_erf_fw", "tanh_fw"])
+def test_few_elements_a_core_have_the_shares_of_many(kernel: str) -> None:
+    """Each core's own rounding left out up to 40 % of them."""
+
+    def instructions(elements: int) -> float:
+        arrays = {name: Array(address, (1,), 4) for name, address in (("X", 0), ("Y", 1 << 16))}
+        return sum(team_work(EXPORTED, kernel, {"elements": elements}, arrays, 8).issued)
+
+    each = (instructions(8008) - instructions(4008)) / 4000
+    for one in (8, 16, 24, 40):
+        assert instructions(one) - instructions(8) == pytest.approx(each * (one - 8), rel=0.03, abs=each / 2)
 
 
 def test_the_walk_of_tables_is_priced_as_it_is_executed() -> None:

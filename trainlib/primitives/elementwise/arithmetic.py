@@ -46,17 +46,17 @@ class _Line(LayerSchema):
     alpha: Finite = 1 / 6
     """Slope of the line."""
     beta: Finite = 0.5
-    """Its value at 0."""
+    """Value of the line at x = 0."""
 
 
 class _EluSlope(LayerSchema):
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    """The left half tends to minus this."""
+    """For large negative x, the output tends to -alpha."""
 
 
 class _Offset(LayerSchema):
     offset: Finite
-    """What is added."""
+    """Constant that is added to every element."""
 
 
 class _Exponent(LayerSchema):

@@ -45,7 +45,7 @@ class _GeluForm(LayerSchema):
 
 class _Factor(LayerSchema):
     factor: Annotated[float, Field(allow_inf_nan=False)]
-    """What every element is multiplied by."""
+    """Constant factor of every element."""
 
 
 class _DropShare(LayerSchema):

@@ -55,9 +55,9 @@ Epsilon = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 class _NormSchema(LayerSchema):
     affine: bool = True
-    """Whether there are a scale w and (but for rms_norm) an offset b to train."""
+    """Whether a scale w and an offset b are trained."""
     eps: Epsilon = 1e-5
-    """Added to the variance under the root."""
+    """Added under the root, so that nothing is divided by 0."""
 
 
 class StepwiseSchema(_NormSchema):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimizers: states, update, nest. A new one is an entry of `PRIMITIVES`, nothing else.
 
-Defaults of options are PyTorch's; those of Lion are its paper's."""
+Defaults of options are PyTorch's; those of Adam and Lion are those of their papers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _SgdOptions(OptimizerSchema):
     nesterov: bool = False
     """Use Nesterov momentum."""
     weight_decay: Decay = 0.0
-    """Share of the weight that is added to its gradient (adamw: taken off the weight itself)."""
+    """Share of the weight that is added to its gradient."""
     dampening: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of the gradient that is not added to the momentum, from the second step on."""
 
@@ -53,57 +53,65 @@ class _MomentumOptions(_SgdOptions):
 
 class _DecayOptions(OptimizerSchema):
     weight_decay: Decay = 0.0
-    """Share of the weight that is added to its gradient (adamw, lion: taken off the weight itself)."""
+    """Share of the weight that is added to its gradient."""
 
 
 class _RmspropOptions(_DecayOptions):
     alpha: Beta = 0.99
     """Decay of the mean of the squares of the gradients."""
     eps: Above0 = 1e-8
-    """Added to the root of that mean."""
+    """Added to the root of the mean of the squares."""
     momentum: Beta = 0.0
     """Share of the last step that is added to this one (0: no momentum)."""
     centered: bool = False
-    """Subtract the square of the mean gradient from that mean (variance)."""
+    """Subtract the square of the mean gradient from the mean of the squares (variance)."""
 
 
 class _AdagradOptions(_DecayOptions):
     lr_decay: Decay = 0.0
-    """The learning rate is divided by 1 + this times the steps done."""
+    """The learning rate is divided by 1 + lr_decay * (steps done)."""
     initial_accumulator_value: Decay = 0.0
     """Initial value of the sum of squares."""
     eps: Above0 = 1e-10
-    """Added to the root of that sum."""
+    """Added to the root of the sum of squares."""
 
 
 class _AdadeltaOptions(_DecayOptions):
     rho: Beta = 0.9
     """Decay of the means of the squares, of gradients and of steps."""
     eps: Above0 = 1e-6
-    """Added to both before the root."""
+    """Added to both means before the root."""
 
 
 class _MomentsOptions(OptimizerSchema):
     beta1: Beta = 0.9
     """Decay of the mean of the gradients."""
     beta2: Beta = 0.999
-    """Decay of the mean of their squares (adamax: of their largest size)."""
+    """Decay of the mean of the squares of the gradients."""
     eps: Above0 = 1e-8
-    """Added to the root of that mean (adamax: to the size)."""
+    """Added to the root of the mean of the squares."""
 
 
 class _AdamaxOptions(_DecayOptions, _MomentsOptions):
-    """Moments, then the decay, as Adam has them, too: the order of arguments in Python."""
+    beta2: Beta = 0.999
+    """Decay of the largest magnitude of the gradients."""
+    eps: Above0 = 1e-8
+    """Added to the magnitude of each gradient."""
 
 
-class _AdamOptions(_AdamaxOptions):
+class _AdamOptions(_DecayOptions, _MomentsOptions):
     amsgrad: bool = False
     """Divide by the root of the largest mean so far."""
 
 
-class _RadamOptions(_AdamaxOptions):
+class _AdamwOptions(_AdamOptions):
+    weight_decay: Decay = 0.0
+    """In each step, weight_decay * learning_rate * weight is subtracted from the weight itself."""
+
+
+class _RadamOptions(_DecayOptions, _MomentsOptions):
     decoupled_weight_decay: bool = False
-    """Apply the decay to the weight itself, like adamw."""
+    """Subtract weight_decay * learning_rate * weight from the weight itself, as adamw does."""
 
 
 class _NadamOptions(_RadamOptions):
@@ -112,10 +120,12 @@ class _NadamOptions(_RadamOptions):
 
 
 class _LionOptions(_DecayOptions):
+    weight_decay: Decay = 0.0
+    """In each step, weight_decay * learning_rate * weight is subtracted from the weight itself."""
     beta1: Beta = 0.9
-    """Share of the mean of the gradients in the direction of a step."""
+    """Share of the mean in the direction of a step; the rest is the gradient."""
     beta2: Beta = 0.99
-    """Decay of that mean."""
+    """Decay of the mean of the gradients."""
 
 
 class _RpropOptions(OptimizerSchema):
@@ -200,7 +210,7 @@ def _adam(name: str, *, decoupled: bool) -> OptimizerPrimitive:
     """
     return optimizer(
         name,
-        options=_AdamOptions,
+        options=_AdamwOptions if decoupled else _AdamOptions,
         states={"m": State(), "v": State(), "t": State(number=True), "highest": State(when="amsgrad")},
         update={
             "t": lambda t: t + 1,
