@@ -125,8 +125,13 @@ HEADERS = ("kernel.h", "narrow.h", "elementary.h")
 """What they include."""
 
 
+def shipped(folder: str, file: str) -> str:
+    """The text of a file that lies in the package."""
+    return (files("deploy") / folder / file).read_text(encoding="utf-8")
+
+
 def _text(file: str) -> str:
-    return (files("deploy") / "kernels" / file).read_text(encoding="utf-8")
+    return shipped("kernels", file)
 
 
 @cache

@@ -59,34 +59,21 @@ _OPERATORS: dict[np.ufunc, str] = {
     np.bitwise_and: "&&",
     np.bitwise_or: "||",
 }
+_ROUNDED = (np.sqrt, np.trunc, np.floor, np.ceil, np.rint, np.fmax)
 _EXACT: dict[np.ufunc, str] = {
-    np.sqrt: "sqrtf",
     np.absolute: "fabsf",
-    np.trunc: "truncf",
-    np.floor: "floorf",
-    np.ceil: "ceilf",
-    np.rint: "rintf",
-    np.sign: "pt_sign",
-    np.maximum: "pt_maximum",
-    np.minimum: "pt_minimum",
-    np.fmax: "fmaxf",
+    **{function: f"{function.__name__}f" for function in _ROUNDED},
+    **{function: f"pt_{function.__name__}" for function in (np.sign, np.maximum, np.minimum)},
 }
 """Functions with one right result."""
 _BOUNDS = {"pt_maximum": "pt_at_least", "pt_minimum": "pt_at_most"}
 """What they are where the second number is an option."""
 
+_OF_LIBM = (np.exp, np.expm1, np.log, np.log1p, np.sin, np.cos, np.sinh, np.cosh, np.tanh)
 _ELEMENTARY: dict[np.ufunc, str] = {
-    np.exp: "expf",
-    np.expm1: "expm1f",
-    np.log: "logf",
-    np.log1p: "log1pf",
-    np.sin: "sinf",
-    np.cos: "cosf",
-    np.sinh: "sinhf",
-    np.cosh: "coshf",
-    np.tanh: "tanhf",
-    np.logaddexp: "pt_logaddexp",
     np.power: "powf",
+    np.logaddexp: "pt_logaddexp",
+    **{function: f"{function.__name__}f" for function in _OF_LIBM},
 }
 _AT_EXPORT: dict[str, Callable[..., Any]] = {
     "+": operator.add,

@@ -14,40 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from configs.errors import InputError
-from deploy.calls.call import kernel_sources
+from deploy.calls.call import kernel_sources, shipped
 
 MATMULS = re.compile(r"mm(_M)?(_u2|_unroll_\dx\d)?")
 """Kernels it has under our names: fp32, B as it is or transposed."""
 
 NEEDED = ("lib/include/pulp_train.h", "lib/sources/pulp_matmul_fp32.c")
-
-BRIDGE = """/* Matmuls of PULP-TrainLib, where it is linked. */
-#ifdef PT_TRAINLIB
-#include "pulp_train.h"
-
-{theirs}
-
-#include "kernels.h"
-
-static void bridge(void (*theirs)(void *), void (*ours)(const void *), const void *args)
-{{
-    const struct matmul *g = args;
-    const int plain = g->trans_b ? g->B_s[0] == 1 && g->B_s[1] == g->K : g->B_s[0] == g->M && g->B_s[1] == 1;
-    const int rows = g->A_s[0] == g->K && g->A_s[1] == 1 && g->C_s[0] == g->M && g->C_s[1] == 1;
-    if (!plain || !rows || g->accumulate) {{
-        ours(args);
-        return;
-    }}
-    struct matMul_args call = {{.A = (float *)g->A, .B = (float *)g->B, .C = g->C}};
-    call.N = g->N, call.K = g->K, call.M = g->M, call.trans_B = g->trans_b;
-    theirs(&call);
-}}
-
-{bridges}
-#else
-typedef int pt_not_linked;
-#endif
-"""
 
 
 def check_trainlib(path: str) -> str:
@@ -104,7 +76,11 @@ def bridge_files(names: Sequence[str]) -> dict[str, str]:
         for name in names
     ]
     return {
-        "trainlib.c": BRIDGE.format(theirs="\n".join(theirs), bridges="\n".join(bridges)),
+        "trainlib.c": (
+            shipped("project", "trainlib.c")
+            .replace("/* theirs */", "\n".join(theirs))
+            .replace("/* bridges */", "\n".join(bridges))
+        ),
         "trainlib.h": "\n".join(
             ["/* Calls go to the bridge. */", "#ifdef PT_TRAINLIB", *calls, "#endif", ""]
         ),

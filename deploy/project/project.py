@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 
 from arch.spec.timing import SocTiming
 from configs.values import Struct
-from deploy.calls.call import c_calls, sources
+from deploy.calls.call import c_calls, shipped, sources
 from deploy.calls.trainlib import with_trainlib
 from deploy.program.network_text import loops_of
 from deploy.project.data_files import data_files
@@ -64,8 +63,8 @@ def project_of(
         "network.h": network_h(name, programs, timing, peaks),
         "network.c": network_c(name, programs, len(varying), recorded),
         **{f"{KERNELS}/{file}": source for file, source in sources(kernels).items()},
-        **{f"{PLATFORM}/{file}": _shipped("platforms", file) for file in PLATFORM_FILES},
-        **{file: _shipped("project", file) for file in PROJECT_FILES},
+        **{f"{PLATFORM}/{file}": shipped("platforms", file) for file in PLATFORM_FILES},
+        **{file: shipped("project", file) for file in PROJECT_FILES},
         "README.md": _readme(name, about, programs, peaks, len(recorded.totals)),
     }
     if trainlib is not None:
@@ -101,15 +100,11 @@ PLATFORM_FILES = (
 PROJECT_FILES = ("main.c", "tables.c", "network_types.h", "binaries.S", "Makefile")
 
 
-def _shipped(folder: str, file: str) -> str:
-    return (files("deploy") / folder / file).read_text(encoding="utf-8")
-
-
 def _readme(
     name: str, about: str, programs: Sequence[NetworkProgram], peaks: Mapping[str, int], iterations: int
 ) -> str:
     sizes = ", ".join(f"{level.upper()} {size:,} bytes" for level, size in peaks.items() if size)
     ops = sum(len(program.functions) for program in programs)
-    return _shipped("project", "README.md").format(
+    return shipped("project", "README.md").format(
         name=name, about=about, sizes=sizes, ops=ops, iterations=iterations
     )

@@ -187,7 +187,7 @@ class TrainingDraft:
         self.add(name, self.shape(total), "gradient", alias_of=total)
         self.gradients.add(name)
         roles = {"a": total, "b": gradient, "sum": name}
-        self.builder.emit(gradient_ops.ADDED.step.op(site, gradient_ops.ADDED.name, roles, {}))
+        self.builder.emit(gradient_ops.ADDED.op(site, roles, {}))
         return name
 
     def keep(self, node: OnnxNode, key: str, kept: Kept) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from configs.values import Struct, replace
 from scheduler.addresses.allocation import Allocation, Interval
@@ -13,6 +13,9 @@ from trainlib.ir.steps import Operand
 
 Span = tuple[int, int]
 """First byte and first byte after."""
+
+Slot = tuple[tuple[str, str], int]
+"""A buffer by role and name, and the number of one of its slots."""
 
 
 class L1Layout(Struct, frozen=True):
@@ -99,53 +102,39 @@ def _beside(
     """The layout with as many as possible of the `wanted` buffers free of those `before`; None for none."""
     sizes = {(buffer.role, buffer.name): buffer.slot_bytes for buffer in tiling.buffers if buffer.slots}
     taken = [(item.address, item.end_address) for item in before]
+    places = [(key, index) for key, slots in packed.slots.items() for index in range(len(slots))]
+
+    def placed(wanted: Iterable[Slot], spans: list[Span], *, high: bool = False) -> dict[Slot, int] | None:
+        """Addresses of slots beside the spans and one another; None if they do not fit."""
+        found: dict[Slot, int] = {}
+        for key, index in wanted:
+            remainder = packed.slots[key][index] % period_bytes
+            place = _place(spans, sizes[key], remainder, period_bytes, available_bytes, high=high)
+            if place is None:
+                return None
+            found[key, index] = place
+            spans.append((place, place + sizes[key]))
+        return found
+
     # Small ones first: if one has to be left out it is the largest.
     names = sorted(dict.fromkeys(wanted), key=lambda name: sizes["in", name])
     while names:
         for high in (True, False):
-            early: dict[tuple[str, str], int] = {}
-            spans = list(taken)
-            for name in names:
-                key = "in", name
-                remainder = packed.slots[key][0] % period_bytes
-                place = _place(spans, sizes[key], remainder, period_bytes, available_bytes, high=high)
-                if place is None:
-                    break
-                early[key] = place
-                spans.append((place, place + sizes[key]))
-            else:
-                slots = _rest(packed, sizes, early, available_bytes, period_bytes)
-                if slots is not None:
-                    return _layout(tiling.op, number, slots, sizes, early)
+            early = placed([(("in", name), 0) for name in names], [*taken], high=high)
+            if early is None:
+                continue
+            spans = [(place, place + sizes[key]) for (key, _), place in early.items()]
+            rest = sorted((slot for slot in places if slot not in early), key=lambda slot: -sizes[slot[0]])
+            others = placed(rest, spans)
+            if others is not None:
+                found = {**early, **others}
+                slots = {
+                    key: tuple(found[key, index] for index in range(len(old)))
+                    for key, old in packed.slots.items()
+                }
+                return _layout(tiling.op, number, slots, sizes, early)
         names.pop()
     return None
-
-
-def _rest(
-    packed: L1Layout,
-    sizes: Mapping[tuple[str, str], int],
-    early: Mapping[tuple[str, str], int],
-    available_bytes: int,
-    period_bytes: int,
-) -> dict[tuple[str, str], tuple[int, ...]] | None:
-    """Addresses of all slots around the `early` first ones; None if they do not fit."""
-    spans = [(place, place + sizes[key]) for key, place in early.items()]
-    taken: dict[tuple[str, str], list[int]] = {key: [0] * len(slots) for key, slots in packed.slots.items()}
-    single: list[tuple[int, tuple[str, str], int]] = []
-    for key, slots in packed.slots.items():
-        for index in range(len(slots)):
-            if index == 0 and key in early:
-                taken[key][0] = early[key]
-            else:
-                single.append((sizes[key], key, index))
-    for size_bytes, key, index in sorted(single, key=lambda item: -item[0]):
-        remainder = packed.slots[key][index] % period_bytes
-        place = _place(spans, size_bytes, remainder, period_bytes, available_bytes, high=False)
-        if place is None:
-            return None
-        taken[key][index] = place
-        spans.append((place, place + size_bytes))
-    return {key: tuple(places) for key, places in taken.items()}
 
 
 def _layout(
@@ -153,15 +142,15 @@ def _layout(
     number: int,
     slots: Mapping[tuple[str, str], tuple[int, ...]],
     sizes: Mapping[tuple[str, str], int],
-    early: Mapping[tuple[str, str], int],
+    early: Mapping[Slot, int],
 ) -> L1Layout:
     allocations = []
     for (role, name), places in slots.items():
         for index, place in enumerate(places):
-            first = number - 1 if index == 0 and (role, name) in early else number
+            first = number - 1 if ((role, name), index) in early else number
             label = f"{op}:{name}.{role}" + (f".{index}" if len(places) > 1 else "")
             allocations.append(Interval(label, sizes[role, name], first, number).at("l1", place))
-    return L1Layout(slots, tuple(allocations), frozenset(name for _, name in early))
+    return L1Layout(slots, tuple(allocations), frozenset(name for (_, name), _ in early))
 
 
 def _place(

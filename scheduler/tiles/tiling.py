@@ -17,14 +17,7 @@ from scheduler.tiles.partial_sums import SUM, accumulated
 from scheduler.tiles.resident_tensors import NOT_RESIDENT, InPlace
 from scheduler.tiles.transfers import lines_of
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import (
-    Extent,
-    KernelChoice,
-    Operand,
-    Region,
-    StepLowering,
-    TileTask,
-)
+from trainlib.ir.steps import Extent, KernelChoice, Operand, Region, StepLowering, TileTask
 
 TILE_BYTES = 4096
 """What a tile with its boxes, kernels and actions takes of this computer's memory, about."""

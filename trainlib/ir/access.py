@@ -238,14 +238,6 @@ class Space:
         free = set(self.loops).difference(*guarded)
         return prod(guarded.values()) * prod(self.loops[name] for name in free)
 
-    def whole(self, ranges: Mapping[str, Extent]) -> dict[str, Extent]:
-        """The interval of every loop of a tile; loops it does not name are whole."""
-        return {name: ranges.get(name, (0, size)) for name, size in self.loops.items()}
-
-    def spans(self, role: str, ranges: Mapping[str, Extent]) -> tuple[Span, ...]:
-        """What a tile needs of every axis of a tensor; `ranges` has all loops (see `whole`)."""
-        return tuple(index.span(ranges) for index in self.accesses[role])
-
     def index(self, role: str, axis: str) -> Index:
         """How an axis of a tensor is touched."""
         return next(index for index in self.accesses[role] if index.axis == axis)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import structs
 
@@ -30,7 +30,7 @@ class Initial(Struct, frozen=True):
     constant (the value `scale`).
     """
 
-    rule: str = "constant"
+    rule: Literal["uniform", "normal", "constant"] = "constant"
     scale: float = 0.0
 
 

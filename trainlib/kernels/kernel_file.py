@@ -120,7 +120,11 @@ def _of_node(node: Node, lines: list[str]) -> Section:
 
 def quick_section(text: str, path: str) -> Section | None:
     """The keys of a text in the small part of YAML that shipped files use; None for anything else."""
-    lines = text.split("\n")
+    return _mapping(text.split("\n"), 0, 0, path)
+
+
+def _mapping(lines: list[str], indent: int, first: int, path: str) -> Section | None:
+    """The keys at an indent; line `first` + 1 is the first one."""
     values: dict[str, Any] = {}
     places: dict[str, int] = {}
     blocks: set[str] = set()
@@ -128,46 +132,41 @@ def quick_section(text: str, path: str) -> Section | None:
     while at < len(lines):
         line = lines[at]
         at += 1
-        if not line or line.startswith("#"):
+        if not line or (indent == 0 and line.startswith("#")):
             continue
-        match = _KEY.fullmatch(line)
+        match = _KEY.fullmatch(line[indent:]) if not line[:indent].strip() else None
         if match is None or match[1] in values:
             return None
-        first = at
-        while at < len(lines) and (not lines[at] or lines[at].startswith(" ")):
+        key, rest = match.groups()
+        place, begin = first + at, at
+        while at < len(lines) and (not lines[at] or lines[at].startswith(" " * (indent + 1))):
             at += 1
-        body = lines[first:at]
-        block = match[2] in ("|", "|2")
-        value = _literal(body, match[2]) if block else _value(match[2], body, first, path)
+        body = lines[begin:at]
+        if rest in ("|", "|2"):
+            value: Any = _literal(body, indent + 2 if rest == "|2" else None)
+            blocks.add(key)
+        elif any(body) == (rest is not None):
+            return None
+        elif rest is not None:
+            value = _scalar(rest, path, place)
+        elif indent == 0 and body[0].startswith("  - "):
+            value = _items(body, place, path)
+        else:
+            value = _mapping(body, indent + 2, place, path)
         if value is None:
             return None
-        values[match[1]] = value
-        places[match[1]] = first
-        if block:
-            blocks.add(match[1])
+        values[key], places[key] = value, place
     return Section(values, places, path, frozenset(blocks)) if values else None
 
 
-def _literal(body: list[str], mark: str) -> str | None:
+def _literal(body: list[str], indent: int | None) -> str | None:
     filled = [line for line in body if line]
     if not filled:
         return None
-    indent = 2 if mark == "|2" else len(filled[0]) - len(filled[0].lstrip(" "))
+    indent = indent or len(filled[0]) - len(filled[0].lstrip(" "))
     if any(line[:indent].strip() or "\t" in line for line in filled):
         return None
     return "\n".join(line[indent:] for line in body).rstrip("\n") + "\n"
-
-
-def _value(rest: str | None, body: list[str], first: int, path: str) -> Any:
-    if rest is not None:
-        return _scalar(rest, path, first) if not any(body) else None
-    while body and not body[-1]:
-        body = body[:-1]
-    if not body:
-        return None
-    if body[0].startswith("  - "):
-        return _items(body, first, path)
-    return _mapping(body, 2, first, path)
 
 
 def _items(body: list[str], first: int, path: str) -> list[Section] | None:
@@ -180,21 +179,6 @@ def _items(body: list[str], first: int, path: str) -> list[Section] | None:
             return None
         items.append(item)
     return items
-
-
-def _mapping(body: list[str], indent: int, first: int, path: str) -> Section | None:
-    values: dict[str, Any] = {}
-    places: dict[str, int] = {}
-    for index, line in enumerate(body):
-        match = _KEY.fullmatch(line[indent:]) if not line[:indent].strip() else None
-        if match is None or match[2] is None or match[1] in values:
-            return None
-        value = _scalar(match[2], path, first + index + 1)
-        if value is None or isinstance(value, Section):
-            return None
-        values[match[1]] = value
-        places[match[1]] = first + index + 1
-    return Section(values, places, path)
 
 
 def _scalar(text: str, path: str, line: int) -> Any:

@@ -413,7 +413,12 @@ class _OfOneStep:
     """What has one step."""
 
     __slots__ = ()
+    name: str
     step: Step
+
+    def op(self, layer: str, roles: Mapping[str, str], attributes: Mapping[str, Any], **more: Any) -> Op:
+        """The op of the step on the tensors of `roles`; `more` as in `Step.op`."""
+        return self.step.op(layer, self.name, roles, attributes, **more)
 
     @property
     def steps(self) -> tuple[Step, ...]:

@@ -455,7 +455,7 @@ class GraphBuilder:
         added, roles = gradient_ops.ADDED, {"a": first, "b": second, "sum": total}
         layer = tensor.removesuffix(".out") + (f".{number}" if number else "")
         options = {VARIANT: self.variant} if self.variant in added.variant_names else {}
-        self.emit(added.step.op(layer, added.name, roles, options))
+        self.emit(added.op(layer, roles, options))
         parts[0] = total
         if number == 0:
             complete[tensor] = total
@@ -492,11 +492,7 @@ class GraphBuilder:
                 tuple(role.rstrip("?") for role in declared if role.rstrip("?") in roles)
                 for declared in (optimizer.step.reads, optimizer.step.writes)
             )
-            self.emit(
-                optimizer.step.op(
-                    layer, optimizer.name, roles, attributes, reads=reads, writes=writes, windows=windows
-                )
-            )
+            self.emit(optimizer.op(layer, roles, attributes, reads=reads, writes=writes, windows=windows))
 
 
 def _own_gradient(layer: BuiltLayer, role: str, expected: Mapping[str, int]) -> str:

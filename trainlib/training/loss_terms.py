@@ -68,9 +68,8 @@ def emit_loss(builder: GraphBuilder, terms: Terms, term: Term, layer: str, name:
     shape = builder.tensors[term.output].shape
     seed = builder.add(Tensor(gradient_name(term.output) + end, shape, "gradient"))
     roles = {"y": term.output, "dy": seed, "loss": name} | ({"label": term.label} if term.label else {})
-    step = term.primitive.step
-    reads = [role for role in step.reads if role in roles]
-    builder.emit(step.op(layer, term.primitive.name, roles, term.options, reads=reads))
+    reads = [role for role in term.primitive.step.reads if role in roles]
+    builder.emit(term.primitive.op(layer, roles, term.options, reads=reads))
     terms.outputs.append(term.output)
     terms.losses.append(name)
     terms.seeds[seed] = term.output

@@ -130,13 +130,8 @@ def build_training_phases(spec: ModelSpec) -> TrainingPhases:
 
 def _check_immediate(spec: ModelSpec, wanted: GradientOptions) -> None:
     """Raise `ConfigError` for an immediate update where all gradients are needed together."""
-    together = {
-        "separate": wanted.separate,
-        "clip_value": wanted.clip_value is not None,
-        "clip_norm": wanted.clip_norm is not None,
-    }
-    for key, needed in together.items():
-        if wanted.immediate and needed:
+    for key in ("separate", "clip_value", "clip_norm"):
+        if wanted.immediate and getattr(wanted, key) not in (None, False):
             raise ConfigError(
                 f"'immediate' changes weights before all gradients are ready, but '{key}' needs all "
                 "gradients",
@@ -414,14 +409,8 @@ def initial_value(tensor: Tensor, seed: int) -> Array:
         values = generator.uniform(-scale, scale, tensor.shape)
     elif rule == "normal":
         values = generator.normal(0, scale, tensor.shape)
-    elif rule == "constant":
-        values = np.full(tensor.shape, scale)
     else:
-        raise ShapeError(
-            f"unknown rule '{rule}' for initial values",
-            where=tensor.name,
-            cure="use uniform, normal or constant",
-        )
+        values = np.full(tensor.shape, scale)
     return rounded(values.astype(np.float32), tensor.dtype)
 
 

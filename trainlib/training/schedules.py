@@ -35,23 +35,10 @@ def _wave(first: float, last: float, share: float) -> float:
 
 
 class Schedule(Schema):
-    """One kind of schedule; `rate` gives the learning rate."""
+    """One kind of schedule: iterations it is made for (None: without end), rate, momentum of its own."""
 
     name: str
     """Its kind."""
-
-    @property
-    def steps_in_all(self) -> int | None:
-        """Iterations it is made for; None if it does not end."""
-        return self._steps_in_all()
-
-    def rate(self, base: float, number: int, losses: Sequence[float]) -> float:
-        """The learning rate of an iteration, given the losses of those before it."""
-        return self._rate(base, number, losses)
-
-    def momentum(self, number: int) -> float | None:
-        """The momentum of an iteration (Adam: beta1), if it has one of its own."""
-        return self._momentum(number)
 
     def _steps_in_all(self) -> int | None:
         return None
@@ -321,17 +308,17 @@ class Warmup(Schedule):
         return schedule_of(self.then or {"name": "constant", "factor": 1.0}, "warmup")
 
     def _steps_in_all(self) -> int | None:
-        after = self.other.steps_in_all
+        after = self.other._steps_in_all()
         return None if after is None else self.steps + after
 
     def _rate(self, base: float, number: int, losses: Sequence[float]) -> float:
         after = number - self.steps
         if after >= 0:
-            return self.other.rate(base, after, losses[self.steps :])
-        return self.other.rate(base, 0, ()) * _between(self.start, 1, number / self.steps)
+            return self.other._rate(base, after, losses[self.steps :])
+        return self.other._rate(base, 0, ()) * _between(self.start, 1, number / self.steps)
 
     def _momentum(self, number: int) -> float | None:
-        return self.other.momentum(max(number - self.steps, 0))
+        return self.other._momentum(max(number - self.steps, 0))
 
 
 SCHEDULES: Mapping[str, type[Schedule]] = {
@@ -380,10 +367,10 @@ def scheduled(options: Mapping[str, Any], schedule: Schedule, where: str) -> dic
     """The options of an update with those that the schedule moves. Raises ConfigError without a momentum."""
     base = float(options["learning_rate"])
     text = f"{base} by {schedule!r}"
-    last = schedule.steps_in_all
+    last = schedule._steps_in_all()
     # No functions of here: a search sends ops to other processes.
-    moved: dict[str, Any] = {"learning_rate": Varying(text, partial(schedule.rate, base), last)}
-    if schedule.momentum(0) is not None:
+    moved: dict[str, Any] = {"learning_rate": Varying(text, partial(schedule._rate, base), last)}
+    if schedule._momentum(0) is not None:
         key = next((key for key in MOMENTA if options.get(key)), None)
         if key is None:
             raise ConfigError(
@@ -396,4 +383,4 @@ def scheduled(options: Mapping[str, Any], schedule: Schedule, where: str) -> dic
 
 
 def _momentum(schedule: Schedule, number: int, losses: Sequence[float]) -> float:
-    return schedule.momentum(number) or 0.0
+    return schedule._momentum(number) or 0.0

@@ -112,18 +112,15 @@ def random_tensors(graph: TrainingGraph, seed: int, iteration: int) -> dict[str,
     return values
 
 
-def label_array(label: Any, plan: LabelPlan) -> Array:
-    """One sample's class label as the loss wants it: its number (int32), or one-hot fp32; per place."""
+def label_array(label: Any, plan: LabelPlan, *, is_class: bool = True) -> Array:
+    """One sample's label as the loss wants it: of a class its number (int32) or one-hot fp32, per place."""
+    if not is_class and not plan.hard:
+        return np.asarray(label).astype(np.float32)
     if plan.hard:
         return np.array(label, dtype=np.int32)
     if np.ndim(label):
         return np.moveaxis(np.eye(plan.classes, dtype=np.float32)[label], -1, 0)
     return one_hot(int(label), plan.shape[1:])
-
-
-def _target(label: Any, plan: LabelPlan, *, is_class: bool) -> Array:
-    """One sample's label as the loss wants it: of a class, or what it is."""
-    return label_array(label, plan) if is_class or plan.hard else np.asarray(label).astype(np.float32)
 
 
 def check_samples(graph: TrainingGraph, spec: ModelSpec, samples: Samples) -> None:
@@ -164,9 +161,12 @@ def _check_inputs(spec: ModelSpec, item: InputSpec, shape: tuple[int, ...], valu
             where=spec.where,
             cure=f"use more classes for input '{item.name}', or other samples",
         )
+    _check_finite(spec, values, f"the samples of {name}")
+
+
+def _check_finite(spec: ModelSpec, values: Array, what: str) -> None:
     if not np.isfinite(values.astype(np.float32)).all():
-        message = f"the samples of {name} have infinities or NaN"
-        raise ShapeError(message, where=spec.where, cure="use finite numbers")
+        raise ShapeError(f"{what} have infinities or NaN", where=spec.where, cure="use finite numbers")
 
 
 def _text(shape: tuple[int, ...]) -> str:
@@ -194,9 +194,8 @@ def _check_labels(spec: ModelSpec, labels: LabelPlan, targets: Array, name: str,
             where=spec.where,
             cure="use integers for classes, or targets of that shape",
         )
-    elif not np.isfinite(targets.astype(np.float32)).all():
-        message = f"the labels of {name} have infinities or NaN"
-        raise ShapeError(message, where=spec.where, cure="use finite numbers")
+    else:
+        _check_finite(spec, targets, f"the labels of {name}")
 
 
 def _class_text(places: tuple[int, ...]) -> str:
@@ -219,7 +218,7 @@ def _as_fed(spec: ModelSpec, plans: Mapping[str, LabelPlan], sample: Mapping[str
         item.name: sample[item.name].astype(np.int32 if item.classes else np.float32) for item in spec.inputs
     }
     for name, plan in plans.items():
-        fed[name] = _target(sample[name], plan, is_class=are_classes(sample[name][None]))
+        fed[name] = label_array(sample[name], plan, is_class=are_classes(sample[name][None]))
     return fed
 
 

@@ -52,9 +52,14 @@ def touched(index: Index, iteration: dict[str, int]) -> int | None:
     return value // index.divisor
 
 
+def whole(space: Space, ranges):
+    """The interval of every loop of a tile; loops it does not name are whole."""
+    return {name: ranges.get(name, (0, size)) for name, size in space.loops.items()}
+
+
 def iterations(space: Space, ranges=None):
     """Every iteration of (a tile of) the nest, and what it touches by role; None for a zero."""
-    intervals = space.whole(ranges or {})
+    intervals = whole(space, ranges or {})
     for values in itertools.product(*(range(*intervals[name]) for name in space.loops)):
         iteration = dict(zip(space.loops, values, strict=True))
         yield {role: [touched(index, iteration) for index in axes] for role, axes in space.accesses.items()}
@@ -107,7 +112,7 @@ def test_a_box_is_what_the_iterations_of_a_tile_touch(result, groups, data):
             ranges[name] = (start, data.draw(st.integers(start + 1, size)))
     found = list(iterations(space, ranges))
     for role, axes in space.accesses.items():
-        spans = space.spans(role, space.whole(ranges))
+        spans = [index.span(whole(space, ranges)) for index in space.accesses[role]]
         for axis, span in enumerate(spans):
             places = {item[role][axis] for item in found} - {None}
             if places:
@@ -126,7 +131,7 @@ def test_taps_are_the_elements_a_window_meets(result):
     space = convolution(result)
     image, axis, outer = ("x", "hi", "ho") if result == "y" else ("dy", "ho", "hi")
     index = space.index(image, axis)
-    ranges = space.whole({outer: (1, 3)})
+    ranges = whole(space, {outer: (1, 3)})
     span = index.span(ranges)
     expected = []
     for position in range(1, 3):

@@ -9,7 +9,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from configs.errors import InputError
+from configs.errors import ConfigError, InputError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from configs.values import replace
 from shared.oracle_torch import optimizer_of
@@ -23,6 +23,7 @@ from trainlib.primitives.optimizers.gradient_steps import (
 )
 from trainlib.references.reference import evaluate
 from trainlib.registry import lowering_of
+from trainlib.training.options import gradient_options
 from trainlib.training.phases import build_training_graph, build_update_graph, initial_value, initial_weights
 
 OPTIONS = [
@@ -280,11 +281,9 @@ def test_a_zero_gradient_stays_zero_when_clipped_by_norm() -> None:
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, float("nan")])
 def test_a_limit_that_is_not_positive_is_refused(limit: float) -> None:
-    for clip in (clip_gradients_by_norm, clip_gradients_by_value):
-        with pytest.raises(InputError, match=r"for clipping gradients is .*, but must be above 0"):
-            clip(network(1), limit)
-    with pytest.raises(InputError, match="cannot accumulate over 0"):
-        accumulate_gradients(network(1), 0)
+    for wrong in ({"clip_norm": limit}, {"clip_value": limit}, {"accumulate": 0}):
+        with pytest.raises(ConfigError, match=f"'{next(iter(wrong))}'"):
+            gradient_options(OptimizerSpec("sgd", {"learning_rate": 0.1, **wrong}, "here"))
 
 
 def test_every_inserted_op_has_loop_nests_and_the_graph_taken_is_unchanged() -> None:

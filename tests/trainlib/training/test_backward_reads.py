@@ -18,7 +18,7 @@ from shared.primitive_harness import CODEGEN, run_op
 from trainlib.ir.graph import TrainingGraph
 from trainlib.ir.steps import KernelChoice
 from trainlib.primitives.definition import Example, Step
-from trainlib.primitives.elementwise.entry import Elementwise, elementwise
+from trainlib.primitives.elementwise.entry import elementwise
 from trainlib.references.reference import evaluate
 from trainlib.registry import PRIMITIVES
 from trainlib.training import phases
@@ -104,7 +104,7 @@ def test_what_backward_can_read_is_read_off_the_formulas() -> None:
     ],
 )
 def test_what_cannot_be_computed_from_an_output_or_a_mask_is_refused(y, dx, reads) -> None:
-    made = elementwise("new", Elementwise(y=y, dx=dx, nests=("relu_fw", "relu_bw")), examples=(Example(),))
+    made = elementwise("new", y=y, dx=dx, nests=("relu_fw", "relu_bw"), examples=(Example(),))
     assert {role for form in made.steps[1].others for role in form.reads} - {"dy"} == reads
 
 

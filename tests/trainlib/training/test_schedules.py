@@ -17,7 +17,7 @@ from shared.training_form_models import written
 from trainlib.ir.varying import begin_iteration, varying_of
 from trainlib.training.options import check_options
 from trainlib.training.phases import build_training_phases
-from trainlib.training.schedules import SCHEDULES, schedule_of
+from trainlib.training.schedules import SCHEDULES, schedule_of, scheduled
 
 NET = (
     "{name: fc1, type: linear, out_features: 4, bias: true}",
@@ -82,18 +82,18 @@ def test_twelve_rates_are_those_of_pytorch(name: str) -> None:
     import torch
 
     ours, kind, theirs = THEIRS[name]
-    schedule = schedule_of({"name": name, **ours}, "here")
+    options = {"learning_rate": 0.2, "momentum": 0.5}
+    moved = scheduled(options, schedule_of({"name": name, **ours}, "here"), "here")
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.2, momentum=0.5)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         known = getattr(torch.optim.lr_scheduler, kind)(optimizer, **theirs)
         for number, loss in enumerate(LOSSES):
             (group,) = optimizer.param_groups
-            assert schedule.rate(0.2, number, LOSSES[:number]) == pytest.approx(
-                group["lr"], rel=1e-9, abs=1e-15
-            )
+            rate = moved["learning_rate"].rule(number, LOSSES[:number])
+            assert rate == pytest.approx(group["lr"], rel=1e-9, abs=1e-15)
             if ours.get("momenta"):
-                assert schedule.momentum(number) == pytest.approx(group["momentum"])
+                assert moved["momentum"].rule(number, ()) == pytest.approx(group["momentum"])
             if number + 1 < len(LOSSES):
                 known.step(loss) if name == "plateau" else known.step()
 
@@ -106,7 +106,8 @@ def test_a_warmup_is_a_line_and_then_another_from_its_beginning() -> None:
     schedule = schedule_of(
         {"name": "warmup", "steps": 4, "then": {"name": "step", "every": 1, "factor": 0.5}}, "here"
     )
-    rates = [schedule.rate(0.8, number, ()) for number in range(7)]
+    rate = scheduled({"learning_rate": 0.8}, schedule, "here")["learning_rate"].rule
+    rates = [rate(number, ()) for number in range(7)]
     assert rates == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 0.4, 0.2])
 
 

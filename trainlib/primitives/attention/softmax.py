@@ -21,13 +21,7 @@ from configs.dtypes import FP32
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array, Tensors
-from trainlib.primitives.definition import (
-    AsPublished,
-    DrawnInput,
-    Example,
-    LayerPlan,
-    LayerPrimitive,
-)
+from trainlib.primitives.definition import AsPublished, DrawnInput, Example, LayerPlan, LayerPrimitive
 from trainlib.primitives.elementwise.functions import schraudolph, taylor
 from trainlib.primitives.lowering.axes import Form, Groups, LeadingBoxes
 from trainlib.primitives.lowering.boxes import leading_extents, rows_of

@@ -46,10 +46,6 @@ class LoopTile(Area):
         extents = [self.extents.get(loop, (0, 1)) for loop in loops]
         return prod([stop - start for start, stop in extents])
 
-    def total(self, *loops: str) -> int:
-        """Iterations of some loops in the whole op."""
-        return prod(self.space.loops[loop] for loop in loops)
-
     def span(self, name: str, axis: str) -> Span:
         """What the tile needs of an axis of a tensor of the contraction."""
         return self.space.index(name, axis).span(self.extents)

@@ -17,7 +17,7 @@ from configs.model_file import LayerSchema
 from configs.values import replace
 from trainlib.ir.graph import Op, Tensor
 from trainlib.primitives.contractions import conv2d_reference as reference
-from trainlib.primitives.contractions.conv_options import convolution_attributes, convolution_parameters
+from trainlib.primitives.contractions.conv_options import convolution_parameters, convolution_plan
 from trainlib.primitives.contractions.convolution import convolution_step
 from trainlib.primitives.definition import (
     Example,
@@ -62,13 +62,10 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     rows |= {name: [1, attributes[name]] for name in ("stride", "dilation")}
     image = replace(inputs[0], shape=(batch, ci, 1, length), layout="CHW")
     co, groups = attributes["out_channels"], attributes["groups"]
-    carried = convolution_attributes(rows, image, co, groups, where, "conv1d")
-    weights = (co, ci // groups, attributes["kernel"])
-    return LayerPlan(
-        (batch, co, carried["wo"]),
-        convolution_parameters(weights, co, attributes["bias"]),
-        attributes={**carried, "rank": 1, "im2col": attributes["im2col"]},
-    )
+    more = {"rank": 1, "im2col": attributes["im2col"]}
+    plan = convolution_plan("conv1d", {**attributes, **rows}, image, co, groups, where, **more)
+    parameters = convolution_parameters((co, ci // groups, attributes["kernel"]), co, attributes["bias"])
+    return replace(plan, output=(batch, co, plan.attributes["wo"]), parameters=parameters)
 
 
 def _of_images(function: Reference) -> Reference:

@@ -18,13 +18,7 @@ from typing import Any, Literal
 from configs.errors import ShapeError
 from trainlib.ir.graph import Tensor
 from trainlib.primitives.contractions import conv2d_reference as reference
-from trainlib.primitives.contractions.conv_geometry import ConvGeometry
-from trainlib.primitives.contractions.conv_options import (
-    ChannelSchema,
-    convolution_attributes,
-    convolution_parameters,
-    image_shape,
-)
+from trainlib.primitives.contractions.conv_options import ChannelSchema, convolution_plan
 from trainlib.primitives.contractions.convolution import convolution_step
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Step
 
@@ -36,20 +30,15 @@ class _Schema(ChannelSchema):
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
     co, groups = attributes["out_channels"], attributes["groups"]
-    carried = convolution_attributes(attributes, inputs[0], co, groups, where, "conv2d")
-    if attributes["im2col"] == "dma" and groups > 1:
+    im2col = attributes["im2col"]
+    plan = convolution_plan("conv2d", attributes, inputs[0], co, groups, where, im2col=im2col)
+    if im2col == "dma" and groups > 1:
         raise ShapeError(
             f"im2col: dma supports one group only, but the layer has {groups}",
             where=where,
             cure="use im2col: cores, or groups: 1",
         )
-    geometry = ConvGeometry.of(carried)
-    weights = geometry.filters_shape(co, geometry.ci_of_group)
-    return LayerPlan(
-        image_shape(geometry.layout, carried["batch"], co, geometry.ho, geometry.wo),
-        convolution_parameters(weights, co, attributes["bias"]),
-        attributes={**carried, "im2col": attributes["im2col"]},
-    )
+    return plan
 
 
 PRIMITIVE = LayerPrimitive(

@@ -8,15 +8,14 @@ call multiplies group after group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 import numpy as np
 
 from arch.spec.isa import CoreWork, Instruction, Loop, Node, Op, Origin, Stream, TeamWork
-from configs.dtypes import DType
 from configs.values import Struct, replace
-from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice
+from trainlib.ir.steps import Array, Extent, KernelCall
 from trainlib.primitives.contractions.contraction import LoopTile
 from trainlib.primitives.contractions.conv_calls import product_call
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, Segment, segments
@@ -39,22 +38,21 @@ class Product(Struct, frozen=True):
     row: int
 
 
-def grouped_product_call(
-    choice: KernelChoice,
+def _products_call(
+    tile: LoopTile,
     products: Sequence[Product],
-    *,
-    buffers: tuple[str, str, str],
+    a: Sequence[str],
+    b: Sequence[str],
+    target: Piece,
     k: int,
+    *,
     trans_b: bool,
-    dtype: DType,
-    pick: Callable[[Array, Array, int], tuple[Array, Array]],
-    join: Callable[[Sequence[Array]], Array],
 ) -> KernelCall:
-    """C = A·B of every group, one after the other; `buffers` names A, B and C.
-
-    `pick` gives A [n, k] and B of a group from the two buffers, `join` makes the array of the buffer of C
-    from the products [n, m] of all groups.
-    """
+    """C = A·B of every group, one after the other; of a single group A or B may lie in several buffers."""
+    choice, dtype = tile.choice, tile.dtype
+    if len(products) == 1:
+        sizes = (products[0].n, k, products[0].m)
+        return product_call(choice, a, b, target, sizes, dtype, trans_b=trans_b)
     calls = [
         matmul_call(
             choice,
@@ -65,19 +63,22 @@ def grouped_product_call(
         )
         for item in products
     ]
-    a, b, c = buffers
+    buffers, side_by_side = (a[0], b[0], target.name), products[0].row > products[0].m
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        places = (addresses[a], addresses[b], addresses[c])
-        return _in_turn(calls, products, cores, places, dtype.bytes)
+        return _in_turn(calls, products, cores, [addresses[name] for name in buffers], dtype.bytes)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-        results = [call.function(pick(arrays[0], arrays[1], group))[0] for group, call in enumerate(calls)]
-        return (join(results),)
+        left, right = (array.reshape(-1) for array in arrays)
+        results = list[Array]()
+        for item, call in zip(products, calls, strict=True):
+            of_a, of_b, _ = item.starts
+            results += call.function([left[of_a : of_a + item.n * k], right[of_b : of_b + k * item.m]])
+        return (np.concatenate(results, axis=int(side_by_side)).reshape(target.shape),)
 
     macs = sum(call.macs for call in calls)
     details = {"products": products, "orders": [call.details.get("order") for call in calls]}
-    return KernelCall(choice.kernel, (a, b), (c,), work, function, macs, details=details)
+    return KernelCall(choice.kernel, buffers[:2], buffers[2:], work, function, macs, details=details)
 
 
 def channels_met(tile: LoopTile, image: str, over: str) -> tuple[list[Segment], Extent, list[Extent]]:
@@ -116,35 +117,17 @@ def filter_product(
     positions: int,
 ) -> KernelCall:
     """weights [channels, k] · matrix [positions, k]ᵀ in CHW, matrix · weightsᵀ in HWC, group by group."""
-    choice, dtype, hwc = tile.choice, tile.dtype, ConvGeometry.of(tile.op.attributes).hwc
-    starts = [item.start - parts[0].start for item in parts]
-    counts = [item.count for item in parts]
-    if len(parts) == 1:
-        (a, n), (b, m) = ([weights], counts[0]), (list(matrix), positions)
+    hwc, products = ConvGeometry.of(tile.op.attributes).hwc, []
+    for group, item in enumerate(parts):
+        start, of_matrix = item.start - parts[0].start, group * positions * k
         if hwc:
-            a, b, n, m = b, a, m, n
-        return product_call(choice, a, b, target, (n, k, m), dtype, trans_b=True)
-    products = []
-    for group, (start, count) in enumerate(zip(starts, counts, strict=True)):
-        of_weights, of_matrix = start * k, group * positions * k
-        if hwc:
-            products.append(Product(positions, count, (of_matrix, of_weights, start), sum(counts)))
+            row = parts[-1].stop - parts[0].start
+            products.append(Product(positions, item.count, (of_matrix, start * k, start), row))
         else:
-            places = (of_weights, of_matrix, start * positions)
-            products.append(Product(count, positions, places, positions))
-
-    def pick(left: Array, right: Array, group: int) -> tuple[Array, Array]:
-        filters, matrices = (right, left) if hwc else (left, right)
-        of_group = filters[starts[group] : starts[group] + counts[group]].reshape(counts[group], k)
-        return (matrices[group], of_group) if hwc else (of_group, matrices[group])
-
-    def join(results: Sequence[Array]) -> Array:
-        return np.concatenate(results, axis=1 if hwc else 0).reshape(target.shape)
-
-    buffers = (matrix[0], weights, target.name) if hwc else (weights, matrix[0], target.name)
-    return grouped_product_call(
-        choice, products, buffers=buffers, k=k, trans_b=True, dtype=dtype, pick=pick, join=join
-    )
+            places = (start * k, of_matrix, start * positions)
+            products.append(Product(item.count, positions, places, positions))
+    a, b = (matrix, [weights]) if hwc else ([weights], matrix)
+    return _products_call(tile, products, a, b, target, k, trans_b=True)
 
 
 def gradient_product(
@@ -159,37 +142,19 @@ def gradient_product(
     trans_b: bool,
 ) -> KernelCall:
     """gradient [channels, positions] · matrix [positions, width] (or its transpose), group by group."""
-    choice, dtype = tile.choice, tile.dtype
-    if len(parts) == 1:
-        sizes = (parts[0].count, positions, width)
-        return product_call(choice, [gradient], matrix, target, sizes, dtype, trans_b=trans_b)
     starts = [item.start - parts[0].start for item in parts]
     products = [
         Product(item.count, width, (start * positions, group * positions * width, start * width), width)
         for group, (start, item) in enumerate(zip(starts, parts, strict=True))
     ]
-
-    def pick(left: Array, right: Array, group: int) -> tuple[Array, Array]:
-        start, count = starts[group], parts[group].count
-        return left[start : start + count].reshape(count, positions), right[group]
-
-    return grouped_product_call(
-        choice,
-        products,
-        buffers=(gradient, matrix[0], target.name),
-        k=positions,
-        trans_b=trans_b,
-        dtype=dtype,
-        pick=pick,
-        join=lambda results: np.concatenate(results).reshape(target.shape),
-    )
+    return _products_call(tile, products, [gradient], matrix, target, positions, trans_b=trans_b)
 
 
 def _in_turn(
     calls: Sequence[KernelCall],
     products: Sequence[Product],
     cores: int,
-    places: tuple[int, int, int],
+    places: Sequence[int],
     itemsize_bytes: int,
 ) -> TeamWork:
     """The nests of all products; runs of equal ones are a loop whose addresses move on."""

@@ -9,8 +9,8 @@ from typing import Any
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Tensor
-from trainlib.primitives.contractions.conv_geometry import Pads
-from trainlib.primitives.definition import ZEROS, Parameter, Positive, Shape, he_uniform
+from trainlib.primitives.contractions.conv_geometry import ConvGeometry, Pads
+from trainlib.primitives.definition import ZEROS, LayerPlan, Parameter, Positive, Shape, he_uniform
 from trainlib.primitives.lowering.boxes import image_of
 
 
@@ -136,16 +136,23 @@ def check_groups(groups: int, where: str, **channels: int) -> None:
             )
 
 
-def convolution_attributes(
-    attributes: Mapping[str, Any], tensor: Tensor, co: int, groups: int, where: str, kind: str
-) -> dict[str, Any]:
-    """What the ops of a convolution of `tensor` to `co` channels carry. Raises ShapeError."""
+def convolution_plan(
+    kind: str, attributes: Mapping[str, Any], tensor: Tensor, co: int, groups: int, where: str, **more: Any
+) -> LayerPlan:
+    """A convolution of `tensor` to `co` channels; its ops carry `more`, too. Raises ShapeError."""
     batch, ci, hi, wi = image_extents(kind, tensor, where)
     window = window_attributes(attributes, where)
     check_groups(groups, where, input=ci, output=co)
     ho, wo = output_size(window, hi, wi, where)
     extents = {"ci": ci, "hi": hi, "wi": wi, "co": co, "ho": ho, "wo": wo}
-    return {**extents, **window, "batch": batch, "groups": groups, "layout": tensor.layout}
+    carried = {**extents, **window, "batch": batch, "groups": groups, "layout": tensor.layout, **more}
+    return LayerPlan(
+        image_shape(tensor.layout, batch, co, ho, wo),
+        convolution_parameters(
+            ConvGeometry.of(carried).filters_shape(co, ci // groups), co, attributes["bias"]
+        ),
+        attributes=carried,
+    )
 
 
 def convolution_parameters(shape: Sequence[int], channels: int, bias: bool) -> dict[str, Parameter]:

@@ -15,27 +15,14 @@ from typing import Any
 from trainlib.ir.graph import Tensor
 from trainlib.primitives.contractions import conv2d_reference as reference
 from trainlib.primitives.contractions.conv_direct import published_depthwise
-from trainlib.primitives.contractions.conv_geometry import ConvGeometry
-from trainlib.primitives.contractions.conv_options import (
-    WindowSchema,
-    convolution_attributes,
-    convolution_parameters,
-    image_extents,
-    image_shape,
-)
+from trainlib.primitives.contractions.conv_options import WindowSchema, convolution_plan, image_extents
 from trainlib.primitives.contractions.convolution import convolution_step
 from trainlib.primitives.definition import AS_PUBLISHED, Example, LayerPlan, LayerPrimitive, Step, Variant
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
     _, channels, _, _ = image_extents("depthwise", inputs[0], where)
-    carried = convolution_attributes(attributes, inputs[0], channels, channels, where, "depthwise")
-    geometry = ConvGeometry.of(carried)
-    return LayerPlan(
-        image_shape(geometry.layout, carried["batch"], channels, geometry.ho, geometry.wo),
-        convolution_parameters(geometry.filters_shape(channels, 1), channels, attributes["bias"]),
-        attributes=carried,
-    )
+    return convolution_plan("depthwise", attributes, inputs[0], channels, channels, where)
 
 
 def _published(result: str) -> dict[str, Variant]:

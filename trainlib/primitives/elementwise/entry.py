@@ -83,7 +83,7 @@ class Elementwise:
 
 def elementwise(
     name: str,
-    forms: Elementwise | Mapping[str, Elementwise],
+    forms: Mapping[str, Elementwise] | None = None,
     *,
     examples: tuple[Example, ...],
     options: type[LayerSchema] = LayerSchema,
@@ -91,16 +91,17 @@ def elementwise(
     takes_over: bool = False,
     internal: bool = False,
     published: Elementwise | None = None,
+    **formulas: Any,
 ) -> LayerPrimitive:
-    """The layer `name`: one table entry, or one per value of its option `form`.
+    """The layer `name`: `formulas` are the fields of one `Elementwise`; `forms` has one per option `form`.
 
     `plan` differs from "an output like the inputs" where a layer draws random numbers or changes the format.
     `takes_over` as in `trainlib.primitives.lowering.elementwise.ElementwiseLowering`. `published` is how
     PULP-TrainLib computes a layer of one form: FW by another nest, gradients by loops where the layer itself
     has none.
     """
-    by_form = {"": forms} if isinstance(forms, Elementwise) else dict(forms)
-    read_off = _read_off(forms, options, examples) if isinstance(forms, Elementwise) else {}
+    by_form = forms or {"": Elementwise(**formulas)}
+    read_off = {} if forms else _read_off(by_form[""], options, examples)
     by_form = {form: _of_x(item) for form, item in by_form.items()}
     keys = set(options.model_fields) - set(LAYER_KEYS)
     one = next(iter(by_form.values()))
@@ -108,7 +109,7 @@ def elementwise(
     inputs = sum(role.startswith("x") for role in reads)
 
     def step(name: str, writes: tuple[str, ...], forms: Mapping[str, Elementwise], *, over: bool) -> Step:
-        loops = (_forward if name == "FW" else _backward)(forms, keys)
+        loops = {form: _loops(item, name, keys) for form, item in forms.items()}
         truths = {form: _truth(item, keys) for form, item in forms.items()}
 
         def reference(op: Op, values: Values) -> Values:
@@ -217,18 +218,11 @@ def _same_shape(name: str) -> Plan:
     return plan
 
 
-def _forward(forms: Mapping[str, Elementwise], keys: set[str]) -> dict[str, tuple[VectorLoop, ...]]:
-    return {form: (_loop(item.nests[0], "y", item.y, keys),) for form, item in forms.items()}
-
-
-def _backward(forms: Mapping[str, Elementwise], keys: set[str]) -> dict[str, tuple[VectorLoop, ...]]:
-    return {
-        form: tuple(
-            _loop(nest, role, formula, keys)
-            for nest, (role, formula) in zip(item.nests[1:], item.gradients.items(), strict=True)
-        )
-        for form, item in forms.items()
-    }
+def _loops(item: Elementwise, step: str, keys: set[str]) -> tuple[VectorLoop, ...]:
+    """Those of FW or IG."""
+    made = {"y": item.y} if step == "FW" else item.gradients
+    nests = item.nests[:1] if step == "FW" else item.nests[1:]
+    return tuple(_loop(nest, *one, keys) for nest, one in zip(nests, made.items(), strict=True))
 
 
 def _with_mask(item: Elementwise, keys: set[str], takes_over: bool) -> Step:

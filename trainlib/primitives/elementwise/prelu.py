@@ -127,24 +127,15 @@ class _SlopeGradient(_Slopes):
         if not form.op.attributes["per_channel"]:
             image, target = form.axes("x"), ROWS
             sizes = {"samples": (), "channels": image[:2], "elements": image[2:]}
-        arrays, rows, elements = f"{self.arrays} Y:{target}", ("channels",), ("samples", "elements")
-        holds = {target: rows}
+        rows = ("channels",)
         terms = Fork(
-            self.nest,
-            arrays,
-            f"x dy -> {target}",
-            self.formula,
-            sizes,
-            rows,
-            elements,
-            holds=holds,
+            *(self.nest, f"{self.arrays} Y:{target}", f"x dy -> {target}", self.formula, sizes),
+            *(rows, ("samples", "elements")),
+            holds={target: rows},
             scratch=FP32,
         )
-        return (
-            (terms,)
-            if target == "dw"
-            else (terms, row_sum(ROWS, "dw", (), (), sizes["channels"], exact=True))
-        )
+        total = [] if target == "dw" else [row_sum(ROWS, "dw", (), (), sizes["channels"], exact=True)]
+        return terms, *total
 
 
 _FORWARD = _Slopes("prelu_fw", "X:x Y:y W:w", lambda x, w: np.where(x > 0, x, w * x))

@@ -28,44 +28,32 @@ from trainlib.primitives.elementwise.entry import WIDE, Elementwise, elementwise
 from trainlib.primitives.lowering.calls import BROADCAST_ADD, VECTOR_ADD
 
 
-class LeakySlope(LayerSchema):
-    """Slope of the left half."""
-
+class _LeakySlope(LayerSchema):
     slope: Annotated[float, Field(ge=0, lt=1)] = 0.01
     """Slope below zero."""
 
 
-class TanhForm(LayerSchema):
-    """Exact, or the approximation of PULP-TrainLib's RNN (its other one is GELU's, where it is used)."""
-
+class _TanhForm(LayerSchema):
     form: Literal["exact", "pulp_fastexp"] = "exact"
     """Exact, or the approximation of PULP-TrainLib's RNN."""
 
 
-class GeluForm(LayerSchema):
-    """Exact, by tanh, or PULP-TrainLib's: by tanh as a quotient of polynomials, clamped to ±1."""
-
+class _GeluForm(LayerSchema):
     form: Literal["erf", "tanh", "pulp_rational"] = "erf"
     """Exact (erf), by tanh, or PULP-TrainLib's quotient of polynomials."""
 
 
-class Factor(LayerSchema):
-    """A constant."""
-
+class _Factor(LayerSchema):
     factor: Annotated[float, Field(allow_inf_nan=False)]
     """Constant factor of every element."""
 
 
-class DropShare(LayerSchema):
-    """Share of the elements that is dropped."""
-
+class _DropShare(LayerSchema):
     p: Share = 0.5
     """Share of the elements that is dropped."""
 
 
-class Format(LayerSchema):
-    """NumPy name of the dtype of the result."""
-
+class _Format(LayerSchema):
     to: str
     """NumPy name of the dtype of the result."""
 
@@ -93,11 +81,9 @@ def draw_mask(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: st
 PRIMITIVES: tuple[LayerPrimitive, ...] = (
     elementwise(  # slope 0 at x = 0, as in PyTorch
         "relu",
-        Elementwise(
-            y=lambda x: np.where(x > 0, x, 0),
-            dx=lambda x, dy: np.where(x > 0, dy, 0),
-            nests=("relu_fw", "relu_bw"),
-        ),
+        y=lambda x: np.where(x > 0, x, 0),
+        dx=lambda x, dy: np.where(x > 0, dy, 0),
+        nests=("relu_fw", "relu_bw"),
         examples=(
             Example(inputs=((7,),)),
             Example(inputs=((3, 5, 4),)),
@@ -107,13 +93,11 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
     ),
     elementwise(  # the smaller slope at x = 0
         "leaky_relu",
-        Elementwise(
-            y=lambda x, slope: np.where(x > 0, x, slope * x),
-            dx=lambda x, dy, slope: np.where(x > 0, dy, slope * dy),
-            # With a slope below 1 the larger of the two branches is the right one.
-            nests=("leakyrelu_fw", "leakyrelu_bw"),
-        ),
-        options=LeakySlope,
+        y=lambda x, slope: np.where(x > 0, x, slope * x),
+        dx=lambda x, dy, slope: np.where(x > 0, dy, slope * dy),
+        # With a slope below 1 the larger of the two branches is the right one.
+        nests=("leakyrelu_fw", "leakyrelu_bw"),
+        options=_LeakySlope,
         examples=(
             Example(inputs=((7,),)),
             Example({"slope": 0.2}, ((3, 4, 5),)),
@@ -122,11 +106,9 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
     ),
     elementwise(  # dx from the stored output
         "sigmoid",
-        Elementwise(
-            y=fn.sigmoid,
-            dx=lambda y, dy: dy * y * (1 - y),
-            nests=("sigmoid_fw", "sigmoid_bw"),
-        ),
+        y=fn.sigmoid,
+        dx=lambda y, dy: dy * y * (1 - y),
+        nests=("sigmoid_fw", "sigmoid_bw"),
         examples=WIDE,
     ),
     elementwise(  # dx from the stored output, whatever the form
@@ -143,7 +125,7 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
                 nests=("tanh_fastexp_fw", "tanh_bw"),
             ),
         },
-        options=TanhForm,
+        options=_TanhForm,
         examples=(
             Example(inputs=((7,),)),
             Example(inputs=(DrawnInput((3, 4, 5), low=-4, high=4),)),
@@ -153,11 +135,9 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
     ),
     elementwise(  # swish
         "silu",
-        Elementwise(
-            y=lambda x: x * fn.sigmoid(x),
-            dx=lambda x, dy: dy * (s := fn.sigmoid(x)) * (1 + x * (1 - s)),
-            nests=("silu_fw", "silu_bw"),
-        ),
+        y=lambda x: x * fn.sigmoid(x),
+        dx=lambda x, dy: dy * (s := fn.sigmoid(x)) * (1 + x * (1 - s)),
+        nests=("silu_fw", "silu_bw"),
         examples=WIDE,
     ),
     elementwise(  # x · Phi(x), Phi the normal distribution function; PULP-TrainLib has FW only
@@ -188,7 +168,7 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
                 nests=("gelu_fw", "gelu_bw"),
             ),
         },
-        options=GeluForm,
+        options=_GeluForm,
         examples=(
             Example(inputs=(DrawnInput((3, 4, 5), low=-5, high=5),)),
             Example({"form": "tanh"}, (DrawnInput((3, 4, 5), low=-5, high=5),)),
@@ -198,13 +178,11 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
     ),
     elementwise(  # the gate of a transformer's feed-forward layer; PULP-TrainLib has FW only
         "swiglu",
-        Elementwise(
-            y=lambda x, x1: x * fn.sigmoid(x) * x1,
-            # The slope first: a product of two large values may be infinite where the gradient is not.
-            dx=lambda x, x1, dy: dy * ((s := fn.sigmoid(x)) * (1 + x * (1 - s))) * x1,
-            dx1=lambda x, dy: dy * (x * fn.sigmoid(x)),
-            nests=("swiglu_fw", "swiglu_bw_gate", "swiglu_bw_value"),
-        ),
+        y=lambda x, x1: x * fn.sigmoid(x) * x1,
+        # The slope first: a product of two large values may be infinite where the gradient is not.
+        dx=lambda x, x1, dy: dy * ((s := fn.sigmoid(x)) * (1 + x * (1 - s))) * x1,
+        dx1=lambda x, dy: dy * (x * fn.sigmoid(x)),
+        nests=("swiglu_fw", "swiglu_bw_gate", "swiglu_bw_value"),
         examples=(
             Example(inputs=((7,), (7,))),
             Example(inputs=(DrawnInput((3, 4, 5), low=-6, high=6), (3, 4, 5))),
@@ -212,12 +190,10 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
     ),
     elementwise(
         "scale",
-        Elementwise(
-            y=lambda x, factor: factor * x,
-            dx=lambda dy, factor: factor * dy,
-            nests=("scale_by_number", "scale_by_number"),
-        ),
-        options=Factor,
+        y=lambda x, factor: factor * x,
+        dx=lambda dy, factor: factor * dy,
+        nests=("scale_by_number", "scale_by_number"),
+        options=_Factor,
         examples=(
             Example({"factor": 0.3}, ((7,),)),
             Example({"factor": -2.0}, ((3, 4, 5),)),
@@ -226,10 +202,8 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
     ),
     elementwise(  # residual; both gradients are dy itself: views, no op (PULP-TrainLib: a copy for x)
         "add",
-        Elementwise(
-            y=lambda x, x1: x + x1,
-            nests=(VECTOR_ADD,),
-        ),
+        y=lambda x, x1: x + x1,
+        nests=(VECTOR_ADD,),
         published=Elementwise(
             y=lambda x, x1: x + x1,
             dx=lambda dy: dy,
@@ -244,12 +218,10 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
     ),
     elementwise(  # in prediction nothing is dropped and nothing scaled
         "dropout",
-        Elementwise(
-            y=lambda x, mask, p, inference=False: x if inference else x * mask * (1 / (1 - p)),
-            dx=lambda dy, mask, p: dy * mask * (1 / (1 - p)),
-            nests=("dropout", "dropout"),
-        ),
-        options=DropShare,
+        y=lambda x, mask, p, inference=False: x if inference else x * mask * (1 / (1 - p)),
+        dx=lambda dy, mask, p: dy * mask * (1 / (1 - p)),
+        nests=("dropout", "dropout"),
+        options=_DropShare,
         plan=draw_mask,
         examples=(
             Example(inputs=((20,),)),
@@ -259,12 +231,10 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
     ),
     elementwise(  # the builder inserts it where a layer's input has another format; widening is exact
         "cast",
-        Elementwise(
-            y=lambda x: x,
-            dx=lambda dy: dy,
-            nests=("relu_fw", "relu_fw"),  # a load, one instruction, a store
-        ),
-        options=Format,
+        y=lambda x: x,
+        dx=lambda dy: dy,
+        nests=("relu_fw", "relu_fw"),  # a load, one instruction, a store
+        options=_Format,
         plan=in_format,
         examples=tuple(Example({"to": to}, (DrawnInput((3, 5)),), roundings=2) for to in BY_NAME),
         takes_over=True,

@@ -43,16 +43,12 @@ class ClassLossSchema(LossSchema):
     """Label to ignore (default: none)."""
 
 
-class LabelForm(LossSchema):
-    """What labels are; the first option of cross-entropy."""
-
+class _LabelForm(LossSchema):
     labels: Literal["soft", "hard"] = "soft"
     """Distributions over the classes (soft), or class numbers (hard)."""
 
 
-class CrossEntropySchema(ClassLossSchema, LabelForm):
-    """Distributions over the classes, or class numbers."""
-
+class _CrossEntropySchema(ClassLossSchema, _LabelForm):
     label_smoothing: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of every label that is distributed over all classes (label smoothing)."""
 
@@ -159,7 +155,7 @@ CROSS_ENTROPY = loss(
     own_slope=True,
     count=class_count,
     nests=_nests,
-    options=CrossEntropySchema,
+    options=_CrossEntropySchema,
     labels=_plan,
     examples=(
         Example(inputs=((7,),)),

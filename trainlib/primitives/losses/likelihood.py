@@ -18,12 +18,7 @@ from configs.model_file import LossSchema
 from trainlib.ir.graph import Tensor
 from trainlib.ir.steps import Array
 from trainlib.primitives.definition import DrawnInput, Example, LabelPlan, Shape
-from trainlib.primitives.losses.cross_entropy import (
-    ClassLossSchema,
-    class_count,
-    class_sizes,
-    may_cut,
-)
+from trainlib.primitives.losses.cross_entropy import ClassLossSchema, class_count, class_sizes, may_cut
 from trainlib.primitives.losses.entry import loss
 from trainlib.primitives.losses.labels import (
     COUNTS,
@@ -48,16 +43,12 @@ LEAST_VARIANCE = 1e-12
 """Of the gradient of bce: what y · (1 - y) is at least."""
 
 
-class BceSchema(LossSchema):
-    """Options of the binary cross-entropy of probabilities."""
-
+class _BceSchema(LossSchema):
     element_weights: PerChannel = 1.0
     """Weight of the terms; a list has one for each channel."""
 
 
-class BceLogitsSchema(BceSchema):
-    """Options of the binary cross-entropy of logits."""
-
+class _BceLogitsSchema(_BceSchema):
     pos_weight: PerChannel = 1.0
     """Weight of the positive share of a target; a list has one for each channel."""
 
@@ -124,9 +115,7 @@ def logits_slopes(y: Array, label: Array, pos_weight: Any, element_weights: Any)
     return per_channel(element_weights, label) * (1 - label - positive * (0.5 - 0.5 * np.tanh(y / 2)))
 
 
-class KlSchema(LossSchema):
-    """Options of the Kullback-Leibler divergence."""
-
+class _KlSchema(LossSchema):
     log_target: bool = False
     """Whether targets are logarithms of probabilities."""
 
@@ -138,9 +127,7 @@ def kl_terms(y: Array, label: Array, log_target: bool) -> Any:
     return label * (np.log(np.where(label > 0, label, 1)) - y)
 
 
-class PoissonSchema(LossSchema):
-    """Options of the Poisson likelihood."""
-
+class _PoissonSchema(LossSchema):
     log_input: bool = True
     """Whether the output is the logarithm of the rate."""
     full: bool = False
@@ -199,7 +186,7 @@ LIKELIHOODS = (
         slopes=bce_slopes,
         own_slope=True,
         nests=_bce_nests,
-        options=BceSchema,
+        options=_BceSchema,
         labels=_plan,
         values=SHARES,
         examples=(
@@ -214,7 +201,7 @@ LIKELIHOODS = (
         terms=logits_terms,
         slopes=logits_slopes,
         nests=_bce_nests,
-        options=BceLogitsSchema,
+        options=_BceLogitsSchema,
         labels=_plan,
         values=SHARES,
         examples=(
@@ -228,7 +215,7 @@ LIKELIHOODS = (
         terms=kl_terms,
         slopes=lambda y, label, log_target: -np.exp(label) if log_target else -label,
         nests=_own_sizes("log_target"),
-        options=KlSchema,
+        options=_KlSchema,
         values=lambda options: LOGARITHMS if options["log_target"] else DISTRIBUTION,
         examples=(
             Example(inputs=(DrawnInput((6,), low=-4, high=0),)),
@@ -241,7 +228,7 @@ LIKELIHOODS = (
         terms=poisson_terms,
         slopes=poisson_slopes,
         nests=_own_sizes("log_input", "full", cut="elements"),
-        options=PoissonSchema,
+        options=_PoissonSchema,
         values=COUNTS,
         examples=(
             Example(inputs=((6,),)),

@@ -19,16 +19,12 @@ from trainlib.primitives.losses.labels import SIGNS, class_numbers, counted
 from trainlib.primitives.lowering.elementwise import LossNests
 
 
-class HingeSchema(LossSchema):
-    """Options of the hinge embedding loss."""
-
+class _HingeSchema(LossSchema):
     margin: float = 1.0
     """Distance that pairs with label -1 must exceed."""
 
 
-class MultiMarginSchema(LossSchema):
-    """Options of the multi-class hinge."""
-
+class _MultiMarginSchema(LossSchema):
     p: Literal[1, 2] = 1
     """Exponent of the violations of the margin."""
     margin: float = 1.0
@@ -128,7 +124,7 @@ MARGINS = (
         "hinge_embedding",
         terms=lambda y, label, margin: np.where(label > 0, y, np.maximum(0, margin - y)),
         slopes=hinge_slopes,
-        options=HingeSchema,
+        options=_HingeSchema,
         values=SIGNS,
         examples=(
             Example(inputs=(DrawnInput((7,), low=-2, high=2, away_from=(1.0,)),)),
@@ -156,7 +152,7 @@ MARGINS = (
                 "weighted": int(options["class_weights"] is not None),
             },
         ),
-        options=MultiMarginSchema,
+        options=_MultiMarginSchema,
         labels=_vector_of_classes,
         examples=(
             Example(inputs=((5,),)),

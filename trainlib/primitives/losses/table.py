@@ -19,9 +19,7 @@ from trainlib.primitives.losses.margins import MARGINS
 from trainlib.primitives.lowering.elementwise import LossNests
 
 
-class BerhuLimit(LossSchema):
-    """The limit as a share of the largest error."""
-
+class _BerhuLimit(LossSchema):
     alpha: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Error at which it changes from linear to quadratic, as a share of the largest error."""
 
@@ -43,16 +41,12 @@ def berhu_slopes(y: Array, label: Array, alpha: float) -> Any:
         return np.where(size > limit, error / limit, np.sign(error))
 
 
-class HuberLimit(LossSchema):
-    """Where it turns."""
-
+class _HuberLimit(LossSchema):
     delta: Annotated[float, Field(gt=0)] = 1.0
     """Error at which it changes from quadratic to linear."""
 
 
-class SmoothLimit(LossSchema):
-    """Where it turns."""
-
+class _SmoothLimit(LossSchema):
     beta: Annotated[float, Field(gt=0)] = 1.0
     """Error at which it changes from quadratic to linear."""
 
@@ -92,14 +86,14 @@ PRIMITIVES: tuple[LossPrimitive, ...] = (
         terms=berhu_terms,
         slopes=berhu_slopes,
         nests=lambda attributes, shape: LossNests(),  # the limit is of all elements
-        options=BerhuLimit,
+        options=_BerhuLimit,
         examples=(Example(inputs=((10,),)), Example({"alpha": 0.5}, ((2, 3, 4),))),
     ),
     loss(
         "huber",
         terms=huber_terms,
         slopes=lambda y, label, delta: np.clip(y - label, -delta, delta),
-        options=HuberLimit,
+        options=_HuberLimit,
         examples=(Example(inputs=((7,),)), Example({"delta": 0.3, "reduction": "sum"}, (_KINKS,))),
     ),
     loss(  # Huber over its limit, which the constant of the mean takes in
@@ -107,7 +101,7 @@ PRIMITIVES: tuple[LossPrimitive, ...] = (
         terms=lambda y, label, beta: huber_terms(y, label, beta) / beta,
         slopes=lambda y, label, beta: np.clip((y - label) / beta, -1, 1),
         nests=lambda attributes, shape: LossNests(cut="elements", name="huber"),
-        options=SmoothLimit,
+        options=_SmoothLimit,
         examples=(Example(inputs=((7,),)), Example({"beta": 0.3, "reduction": "sum"}, (_KINKS,))),
     ),
     *LIKELIHOODS,

@@ -16,13 +16,7 @@ from configs.dtypes import FP32, DType
 from configs.values import replace
 from trainlib.ir.graph import Op
 from trainlib.ir.numerics import details_of_sums, matmul, sum_order
-from trainlib.ir.steps import (
-    Array,
-    Extent,
-    KernelCall,
-    KernelChoice,
-    Operand,
-)
+from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand
 from trainlib.kernels import catalogue
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call, piece_call
 

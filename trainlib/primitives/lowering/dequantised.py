@@ -11,7 +11,7 @@ Every tile converts the box of the weight that it loads, into a scratch buffer o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
@@ -20,20 +20,11 @@ from configs.dtypes import FP32, INT8, DType, dtype_of
 from configs.values import replace
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.numerics import rounded, widened
-from trainlib.ir.steps import (
-    Array,
-    KernelCall,
-    KernelChoice,
-    Operand,
-    Ranges,
-    Scratch,
-    Tensors,
-    TileTask,
-)
+from trainlib.ir.steps import Array, KernelCall, KernelChoice, Operand, Ranges, Scratch, Tensors, TileTask
 from trainlib.primitives.definition import Reference, Step, Values
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.lowering.row_loop import RowLoop
-from trainlib.primitives.lowering.windows import Passing
+from trainlib.primitives.lowering.windows import Passing, passed
 
 SCALE = ".scale"
 """What the scales of a weight are called behind its name, as tensor and as role."""
@@ -110,11 +101,8 @@ class _Dequantised(Passing):
     def seen(self, op: Op, tensors: Tensors) -> tuple[Op, Tensors]:
         return _bare(op), tensors
 
-    def even(self, op: Op, tensors: Tensors) -> Collection[str]:
-        return self.base.even(_bare(op), tensors)
-
-    def mark(self, op: Op, tensors: Tensors, ranges: Ranges) -> object:
-        return self.base.mark(_bare(op), tensors, ranges)
+    even = passed("even")
+    mark = passed("mark")
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """The tile of the step, which converts its weights first."""

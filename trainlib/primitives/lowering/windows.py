@@ -8,21 +8,15 @@ another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from configs.values import replace
 from trainlib.ir.graph import Op, TensorWindow
-from trainlib.ir.steps import (
-    KernelChoice,
-    Operand,
-    Ranges,
-    StepLowering,
-    Tensors,
-    TileTask,
-)
+from trainlib.ir.steps import KernelChoice, Operand, Ranges, StepLowering, Tensors, TileTask
 from trainlib.primitives.definition import Reference, Step, Values
 
 
@@ -48,6 +42,15 @@ def _reference(base: Reference) -> Reference:
     return reference
 
 
+def passed(name: str) -> Any:
+    """A method of a `Passing` that answers what `base` answers about what is seen."""
+
+    def answer(self: Passing, op: Op, tensors: Tensors, *more: Any) -> Any:
+        return getattr(self.base, name)(*self.seen(op, tensors), *more)
+
+    return answer
+
+
 @dataclass(frozen=True)
 class Passing(StepLowering):
     """A lowering of an op as `seen` shows it to another: the answers of that one hold."""
@@ -58,29 +61,15 @@ class Passing(StepLowering):
         """The op and the tensors that `base` is asked about."""
         raise NotImplementedError
 
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """That of `base`."""
-        return self.base.extents(*self.seen(op, tensors))
-
-    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """That of `base`."""
-        return self.base.reductions(*self.seen(op, tensors))
-
-    def meeting(self, op: Op, tensors: Tensors) -> Sequence[tuple[str, ...]]:
-        """That of `base`."""
-        return self.base.meeting(*self.seen(op, tensors))
+    extents = passed("extents")
+    reductions = passed("reductions")
+    meeting = passed("meeting")
+    macs = passed("macs")
+    useful_macs = passed("useful_macs")
 
     def default_kernel(self, op: Op) -> str:
         """That of `base`."""
         return self.base.default_kernel(op)
-
-    def useful_macs(self, op: Op, tensors: Tensors) -> int:
-        """That of `base`."""
-        return self.base.useful_macs(*self.seen(op, tensors))
-
-    def macs(self, op: Op, tensors: Tensors) -> int:
-        """That of `base`."""
-        return self.base.macs(*self.seen(op, tensors))
 
 
 class _Windowed(Passing):

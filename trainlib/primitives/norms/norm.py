@@ -53,23 +53,21 @@ Epsilon = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 """What is added to a variance."""
 
 
-class NormSchema(LayerSchema):
-    """Options of all norms."""
-
+class _NormSchema(LayerSchema):
     affine: bool = True
     """Whether a scale w and an offset b are trained."""
     eps: Epsilon = 1e-5
     """Added under the root, so that nothing is divided by 0."""
 
 
-class StepwiseSchema(NormSchema):
+class StepwiseSchema(_NormSchema):
     """A norm whose sums may be taken tile by tile."""
 
     stepwise: bool = False
     """Compute the sums in separate steps, for groups (rows) larger than L1."""
 
 
-class RunningSchema(NormSchema):
+class RunningSchema(_NormSchema):
     """A norm with running statistics (kept tensors, fp32)."""
 
     momentum: Annotated[float, Field(ge=0, le=1)] = 0.1
@@ -90,11 +88,6 @@ class NormGeometry:
     running: bool
     centred: bool
     fixed_statistics: bool
-
-    @classmethod
-    def of(cls, attributes: Mapping[str, Any]) -> NormGeometry:
-        """From the attributes of an op."""
-        return _geometry(*[attributes[name] for name in cls.__slots__])
 
     @property
     def leading(self) -> Shape:
@@ -254,4 +247,4 @@ def _geometry(*values: Any) -> NormGeometry:
 
 def geometry_of(op: Op) -> NormGeometry:
     """The geometry of an op."""
-    return NormGeometry.of(op.attributes)
+    return _geometry(*[op.attributes[name] for name in NormGeometry.__slots__])

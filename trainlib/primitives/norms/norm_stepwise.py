@@ -19,12 +19,7 @@ from trainlib.primitives.formulas import Formula
 from trainlib.primitives.lowering.axes import Area
 from trainlib.primitives.norms import norm_formulas as formulas
 from trainlib.primitives.norms.norm import OF_ELEMENTS, OF_STATISTICS, geometry_of
-from trainlib.primitives.norms.norm_lowering import (
-    Nest,
-    NormLowering,
-    StatisticsStep,
-    known_statistics,
-)
+from trainlib.primitives.norms.norm_lowering import Nest, NormLowering, StatisticsStep, known_statistics
 
 _ARRAYS = {
     **{"X": "x", "G": "dy", "M": "mean", "R": "inv_std", "W": "w", "B": "b"},

@@ -29,11 +29,7 @@ from trainlib.ir.graph import Tensor
 from trainlib.primitives.definition import DrawnInput, Example, LayerPlan, LayerPrimitive, Positive
 from trainlib.primitives.norms import norm_stepwise as stepwise
 from trainlib.primitives.norms.norm import RunningSchema, StepwiseSchema, norm_plan
-from trainlib.primitives.norms.norm_lowering import (
-    NormForward,
-    NormInputGradient,
-    NormWeightGradient,
-)
+from trainlib.primitives.norms.norm_lowering import NormForward, NormInputGradient, NormWeightGradient
 
 _RUNNING, _UPDATED = "running_mean? running_var?", "running_mean_updated? running_var_updated?"
 _GIVEN = "x dy mean? inv_std"

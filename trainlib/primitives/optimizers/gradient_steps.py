@@ -12,33 +12,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from configs.dtypes import BY_WORD, FP32, INT32, DType
-from configs.errors import InputError
 from configs.values import replace
 from trainlib.ir.graph import Op, Tensor, TrainingGraph
-from trainlib.primitives.definition import InternalPrimitive
 from trainlib.primitives.optimizers import gradient_ops
 
 
 def clip_gradients_by_value(graph: TrainingGraph, limit: float) -> TrainingGraph:
-    """Every element of every gradient that an update reads is clipped to [-limit, limit].
-
-    Raises InputError if the limit is not positive.
-    """
-    _check_limit(graph, limit)
+    """Every element of every gradient that an update reads is clipped to [-limit, limit]."""
     tensors, ops, names = dict(graph.tensors), [], {}
     for update in _updates(graph):
         names[update["dw"]] = _clipped(tensors, update)
         roles = {"dw": update["dw"], "dw_clipped": names[update["dw"]]}
-        ops.append(_op(gradient_ops.VALUE, update.layer, roles, {"limit": limit}))
+        ops.append(gradient_ops.VALUE.op(update.layer, roles, {"limit": limit}))
     return _inserted(graph, tensors, ops, names)
 
 
 def clip_gradients_by_norm(graph: TrainingGraph, limit: float) -> TrainingGraph:
-    """All gradients are scaled so that their common 2-norm is at most `limit`.
-
-    Raises InputError if the limit is not positive.
-    """
-    _check_limit(graph, limit)
+    """All gradients are scaled so that their common 2-norm is at most `limit`."""
     tensors, ops, products, names, sums = dict(graph.tensors), [], [], {}, {}
     tensors["clip.scale"] = Tensor("clip.scale", (1,), "gradient")
     for number, update in enumerate(_updates(graph)):
@@ -46,12 +36,12 @@ def clip_gradients_by_norm(graph: TrainingGraph, limit: float) -> TrainingGraph:
         squares = f"{gradient}.squares"
         tensors[squares] = Tensor(squares, tensors[gradient].shape[:1], "gradient")
         sums[f"squares{number or ''}"] = squares
-        ops.append(_op(gradient_ops.SQUARES, update.layer, {"dw": gradient, "squares": squares}, {}))
+        ops.append(gradient_ops.SQUARES.op(update.layer, {"dw": gradient, "squares": squares}, {}))
         names[gradient] = _clipped(tensors, update)
         roles = {"dw": gradient, "scale": "clip.scale", "dw_clipped": names[gradient]}
-        products.append(_op(gradient_ops.APPLY, update.layer, roles, {}))
+        products.append(gradient_ops.APPLY.op(update.layer, roles, {}))
     roles = {**sums, "scale": "clip.scale"}
-    ops.append(_op(gradient_ops.SCALE, "clip", roles, {"limit": limit}, reads=tuple(sums)))
+    ops.append(gradient_ops.SCALE.op("clip", roles, {"limit": limit}, reads=tuple(sums)))
     return _inserted(graph, tensors, [*ops, *products], names)
 
 
@@ -60,21 +50,15 @@ def accumulate_gradients(graph: TrainingGraph, steps: int) -> tuple[TrainingGrap
 
     The first adds a share of 1 / steps of every gradient to a total kept from one mini-batch to the next, so
     that `steps` batches of N train as one of steps·N does (batch statistics apart); the second updates the
-    weights from the totals. Raises InputError if `steps` is below 1.
+    weights from the totals.
     """
-    if steps < 1:
-        raise InputError(
-            f"an update cannot accumulate over {steps} mini-batches",
-            where=graph.name,
-            cure="use accumulate: 1 or more",
-        )
     tensors, ops, names = dict(graph.tensors), [], {}
     attributes = {"steps": steps, "share": 1 / steps}
     for update in _updates(graph):
         gradient = update["dw"]
         roles = {"dw": gradient, **_add_state(tensors, gradient, "total", "count", FP32)}
         names[gradient] = roles["total"]
-        ops.append(_op(gradient_ops.ACCUMULATION, update.layer, roles, attributes))
+        ops.append(gradient_ops.ACCUMULATION.op(update.layer, roles, attributes))
     updates = [_renamed(update, names) for update in _updates(graph)]
     before = [op for op in graph.ops if op.step != "UPD"]
     graph = replace(graph, tensors=tensors)
@@ -88,7 +72,7 @@ def average_weights(graph: TrainingGraph, share: float) -> TrainingGraph:
         dtype = BY_WORD[update.attributes["state_dtype"]]
         kept = _add_state(tensors, graph.storage_of(update["w"]), "average", "average_count", dtype)
         roles = {"w": update["w_updated"], **kept}
-        ops.append(_op(gradient_ops.AVERAGE, update.layer, roles, {"share": share}))
+        ops.append(gradient_ops.AVERAGE.op(update.layer, roles, {"share": share}))
     return replace(graph, tensors=tensors, ops=(*graph.ops, *ops))
 
 
@@ -106,15 +90,6 @@ def _add_state(tensors: dict[str, Tensor], of: str, state: str, count: str, dtyp
     return roles
 
 
-def _check_limit(graph: TrainingGraph, limit: float) -> None:
-    if not limit > 0:
-        raise InputError(
-            f"the limit for clipping gradients is {limit}, but must be above 0",
-            where=graph.name,
-            cure="use a number above 0",
-        )
-
-
 def _updates(graph: TrainingGraph) -> list[Op]:
     return [op for op in graph.ops if op.step == "UPD"]
 
@@ -124,17 +99,6 @@ def _clipped(tensors: dict[str, Tensor], update: Op) -> str:
     name = f"{gradient.name}.clipped"
     tensors[name] = replace(gradient, name=name, kind="gradient", alias_of=None)
     return name
-
-
-def _op(
-    primitive: InternalPrimitive,
-    layer: str,
-    roles: Mapping[str, str],
-    attributes: Mapping[str, object],
-    *,
-    reads: tuple[str, ...] = (),
-) -> Op:
-    return primitive.step.op(layer, primitive.name, roles, attributes, reads=reads)
 
 
 def _renamed(update: Op, names: Mapping[str, str]) -> Op:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers: states, update, nest. A new one is an entry of `PRIMITIVES`, nothing else."""
+"""Optimizers: states, update, nest. A new one is an entry of `PRIMITIVES`, nothing else.
+
+Defaults of options are PyTorch's; those of Adam and Lion are those of their papers."""
 
 from __future__ import annotations
 
@@ -24,9 +26,7 @@ Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 """What something is divided by, or added to it so that it is not 0."""
 
 
-class SgdOptions(OptimizerSchema):
-    """No momentum unless told otherwise."""
-
+class _SgdOptions(OptimizerSchema):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the last step that is added to this one (0: no momentum)."""
     nesterov: bool = False
@@ -37,7 +37,7 @@ class SgdOptions(OptimizerSchema):
     """Share of the gradient that is not added to the momentum, from the second step on."""
 
     @model_validator(mode="after")
-    def _momentum_fits(self) -> SgdOptions:
+    def _momentum_fits(self) -> _SgdOptions:
         for option in ("nesterov", "dampening"):
             if getattr(self, option) and not self.momentum:
                 raise ValueError(f"'{option}' needs a momentum above 0")
@@ -46,23 +46,17 @@ class SgdOptions(OptimizerSchema):
         return self
 
 
-class MomentumOptions(SgdOptions):
-    """A momentum of 0.9 unless told otherwise."""
-
+class _MomentumOptions(_SgdOptions):
     momentum: Annotated[float, Field(gt=0, lt=1)] = 0.9
     """Share of the last step that is added to this one."""
 
 
-class DecayOptions(OptimizerSchema):
-    """What most others have."""
-
+class _DecayOptions(OptimizerSchema):
     weight_decay: Decay = 0.0
     """Share of the weight that is added to its gradient."""
 
 
-class RmspropOptions(DecayOptions):
-    """Defaults of PyTorch."""
-
+class _RmspropOptions(_DecayOptions):
     alpha: Beta = 0.99
     """Decay of the mean of the squares of the gradients."""
     eps: Above0 = 1e-8
@@ -73,9 +67,7 @@ class RmspropOptions(DecayOptions):
     """Subtract the square of the mean gradient from the mean of the squares (variance)."""
 
 
-class AdagradOptions(DecayOptions):
-    """Defaults of PyTorch."""
-
+class _AdagradOptions(_DecayOptions):
     lr_decay: Decay = 0.0
     """The learning rate is divided by 1 + lr_decay * (steps done)."""
     initial_accumulator_value: Decay = 0.0
@@ -84,18 +76,14 @@ class AdagradOptions(DecayOptions):
     """Added to the root of the sum of squares."""
 
 
-class AdadeltaOptions(DecayOptions):
-    """Defaults of PyTorch."""
-
+class _AdadeltaOptions(_DecayOptions):
     rho: Beta = 0.9
     """Decay of the means of the squares, of gradients and of steps."""
     eps: Above0 = 1e-6
     """Added to both means before the root."""
 
 
-class MomentsOptions(OptimizerSchema):
-    """Defaults of Adam's paper."""
-
+class _MomentsOptions(OptimizerSchema):
     beta1: Beta = 0.9
     """Decay of the mean of the gradients."""
     beta2: Beta = 0.999
@@ -104,46 +92,34 @@ class MomentsOptions(OptimizerSchema):
     """Added to the root of the mean of the squares."""
 
 
-class AdamaxOptions(DecayOptions, MomentsOptions):
-    """A largest magnitude instead of the mean of the squares."""
-
+class _AdamaxOptions(_DecayOptions, _MomentsOptions):
     beta2: Beta = 0.999
     """Decay of the largest magnitude of the gradients."""
     eps: Above0 = 1e-8
     """Added to the magnitude of each gradient."""
 
 
-class AdamOptions(DecayOptions, MomentsOptions):
-    """Defaults of Adam's paper."""
-
+class _AdamOptions(_DecayOptions, _MomentsOptions):
     amsgrad: bool = False
     """Divide by the root of the largest mean so far."""
 
 
-class AdamwOptions(AdamOptions):
-    """A decay of the weight itself."""
-
+class _AdamwOptions(_AdamOptions):
     weight_decay: Decay = 0.0
     """In each step, weight_decay * learning_rate * weight is subtracted from the weight itself."""
 
 
-class RadamOptions(DecayOptions, MomentsOptions):
-    """Defaults of PyTorch."""
-
+class _RadamOptions(_DecayOptions, _MomentsOptions):
     decoupled_weight_decay: bool = False
     """Subtract weight_decay * learning_rate * weight from the weight itself, as adamw does."""
 
 
-class NadamOptions(RadamOptions):
-    """Defaults of PyTorch."""
-
+class _NadamOptions(_RadamOptions):
     momentum_decay: Decay = 4e-3
     """Speed at which the momentum approaches beta1."""
 
 
-class LionOptions(DecayOptions):
-    """Defaults of the paper."""
-
+class _LionOptions(_DecayOptions):
     weight_decay: Decay = 0.0
     """In each step, weight_decay * learning_rate * weight is subtracted from the weight itself."""
     beta1: Beta = 0.9
@@ -152,9 +128,7 @@ class LionOptions(DecayOptions):
     """Decay of the mean of the gradients."""
 
 
-class RpropOptions(OptimizerSchema):
-    """Defaults of PyTorch."""
-
+class _RpropOptions(OptimizerSchema):
     eta_minus: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """Factor of the step after a change of the sign of the gradient."""
     eta_plus: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 1.2
@@ -165,9 +139,7 @@ class RpropOptions(OptimizerSchema):
     """The largest step."""
 
 
-class AsgdOptions(DecayOptions):
-    """Defaults of PyTorch."""
-
+class _AsgdOptions(_DecayOptions):
     lambd: Decay = 1e-4
     """Decay of weights and learning rate."""
     alpha: Decay = 0.75
@@ -180,7 +152,7 @@ RECTIFIED_FROM = 5
 """Samples a variance must be of, for RAdam to divide by it; PyTorch's, the paper has 4."""
 
 
-def _sgd(name: str, options: type[SgdOptions], examples: tuple[Example, ...]) -> OptimizerPrimitive:
+def _sgd(name: str, options: type[_SgdOptions], examples: tuple[Example, ...]) -> OptimizerPrimitive:
     """v = momentum · v + (1 - dampening) · g, w -= learning_rate · v, g = dw + weight_decay · w; v only
     with a momentum, and the first v is g whatever the dampening.
 
@@ -238,7 +210,7 @@ def _adam(name: str, *, decoupled: bool) -> OptimizerPrimitive:
     """
     return optimizer(
         name,
-        options=AdamwOptions if decoupled else AdamOptions,
+        options=_AdamwOptions if decoupled else _AdamOptions,
         states={"m": State(), "v": State(), "t": State(number=True), "highest": State(when="amsgrad")},
         update={
             "t": lambda t: t + 1,
@@ -264,123 +236,6 @@ def _adam(name: str, *, decoupled: bool) -> OptimizerPrimitive:
     )
 
 
-RMSPROP = optimizer(  # Tieleman and Hinton 2012; centered: Graves 2013; eps outside the root, as in PyTorch
-    "rmsprop",
-    options=RmspropOptions,
-    states={"v": State(), "mean": State(when="centered"), "velocity": State(when="momentum")},
-    update={
-        "g": lambda w, dw, weight_decay: dw + weight_decay * w,
-        "v": lambda v, g, alpha: alpha * v + (1 - alpha) * np.square(g),
-        "mean": lambda g, alpha, mean=None: None if mean is None else alpha * mean + (1 - alpha) * g,
-        "variance": lambda v, mean: v if mean is None else v - np.square(mean),
-        "step": lambda g, variance, eps: g / (np.sqrt(variance) + eps),
-        "velocity": lambda step, momentum, velocity=None: (
-            step if velocity is None else momentum * velocity + step
-        ),
-        "w": lambda w, velocity, learning_rate: w - learning_rate * velocity,
-    },
-    nest=lambda centered, momentum: (
-        f"rmsprop{'_centered' if centered else ''}{'_momentum' if momentum else ''}"
-    ),
-    examples=(
-        Example({"learning_rate": 0.01}, ((4, 3),)),
-        Example({"learning_rate": 0.1, "alpha": 0.8, "eps": 0.001, "momentum": 0.5}, ((5,),)),
-        Example({"learning_rate": 0.01, "centered": True, "weight_decay": 0.1}, ((2, 3, 3, 2),)),
-        Example({"learning_rate": 0.01, "centered": True, "momentum": 0.9, "maximize": True}, ((4, 3),)),
-    ),
-)
-
-ADAGRAD = optimizer(  # Duchi, Hazan and Singer 2011
-    "adagrad",
-    options=AdagradOptions,
-    states={"total": State(start="initial_accumulator_value"), "t": State(number=True)},
-    update={
-        "t": lambda t: t + 1,
-        "g": lambda w, dw, weight_decay: dw + weight_decay * w,
-        "total": lambda total, g: total + np.square(g),
-        "w": lambda w, g, total, t, learning_rate, lr_decay, eps: (
-            w - learning_rate / (1 + (t.item() - 1) * lr_decay) * g / (np.sqrt(total) + eps)
-        ),
-    },
-    nest="adagrad",
-    examples=(
-        Example({"learning_rate": 0.01}, ((4, 3),)),
-        Example({"learning_rate": 0.1, "lr_decay": 0.5, "initial_accumulator_value": 0.1}, ((5,),)),
-        Example({"learning_rate": 0.1, "weight_decay": 0.1, "maximize": True}, ((2, 3, 3, 2),)),
-    ),
-)
-
-ADADELTA = optimizer(  # Zeiler 2012; the step times a learning rate, as in PyTorch
-    "adadelta",
-    options=AdadeltaOptions,
-    states={"v": State(), "u": State()},
-    update={
-        "g": lambda w, dw, weight_decay: dw + weight_decay * w,
-        "v": lambda v, g, rho: rho * v + (1 - rho) * np.square(g),
-        "step": lambda v, u, g, eps: np.sqrt(u + eps) / np.sqrt(v + eps) * g,
-        "u": lambda u, step, rho: rho * u + (1 - rho) * np.square(step),
-        "w": lambda w, step, learning_rate: w - learning_rate * step,
-    },
-    nest="adadelta",
-    examples=(
-        Example({"learning_rate": 1.0}, ((4, 3),)),
-        Example({"learning_rate": 0.5, "rho": 0.5, "eps": 0.001}, ((5,),)),
-        Example({"learning_rate": 1.0, "weight_decay": 0.1, "maximize": True}, ((2, 3, 3, 2),)),
-    ),
-)
-
-ADAMAX = optimizer(  # Kingma and Ba 2015, section 7.1
-    "adamax",
-    options=AdamaxOptions,
-    states={"m": State(), "u": State(), "t": State(number=True)},
-    update={
-        "t": lambda t: t + 1,
-        "g": lambda w, dw, weight_decay: dw + weight_decay * w,
-        "m": lambda m, g, beta1: beta1 * m + (1 - beta1) * g,
-        "u": lambda u, g, beta2, eps: np.maximum(beta2 * u, np.abs(g) + eps),
-        "w": lambda w, m, u, t, learning_rate, beta1: w - learning_rate / (1 - beta1 ** t.item()) * m / u,
-    },
-    nest="adamax",
-    examples=(
-        Example({"learning_rate": 0.01}, ((4, 3),)),
-        Example({"learning_rate": 0.1, "beta1": 0.8, "beta2": 0.9, "eps": 0.001}, ((5,),)),
-        Example({"learning_rate": 0.1, "weight_decay": 0.1, "maximize": True}, ((2, 3, 3, 2),)),
-    ),
-)
-
-NADAM = optimizer(  # Dozat 2016, with the schedule of the momentum
-    "nadam",
-    options=NadamOptions,
-    states={
-        "m": State(),
-        "v": State(),
-        "t": State(number=True),
-        "product": State(number=True, fractional=True, start=1.0),
-    },
-    update={
-        "t": lambda t: t + 1,
-        **_DECAYED,
-        **_MOMENTS,
-        "now": lambda t, beta1, momentum_decay: beta1 * (1 - 0.5 * 0.96 ** (t.item() * momentum_decay)),
-        "next": lambda t, beta1, momentum_decay: (
-            beta1 * (1 - 0.5 * 0.96 ** ((t.item() + 1) * momentum_decay))
-        ),
-        "product": lambda product, now: product * now,
-        "ahead": lambda g, m, now, next, product: (
-            (1 - now) / (1 - product) * g + next / (1 - product * next) * m
-        ),
-        "root": lambda v, t, beta2, eps: np.sqrt(v / (1 - beta2 ** t.item())) + eps,
-        "w": lambda start, ahead, root, learning_rate: start - learning_rate * ahead / root,
-    },
-    nest="nadam",
-    examples=(
-        Example({"learning_rate": 0.01}, ((4, 3),)),
-        Example({"learning_rate": 0.1, "beta1": 0.8, "momentum_decay": 0.1, "weight_decay": 0.1}, ((5,),)),
-        Example({"learning_rate": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True}, ((2, 3, 3, 2),)),
-    ),
-)
-
-
 def _rectification(step: int, beta2: float) -> float | None:
     """What the variance of the first few steps is rectified by, eq. 5 of Liu et al.; None: no variance."""
     longest = 2 / (1 - beta2) - 1
@@ -392,101 +247,10 @@ def _rectification(step: int, beta2: float) -> float | None:
     return rect
 
 
-RADAM = optimizer(  # Liu et al. 2020
-    "radam",
-    options=RadamOptions,
-    states={"m": State(), "v": State(), "t": State(number=True)},
-    update={
-        "t": lambda t: t + 1,
-        **_DECAYED,
-        **_MOMENTS,
-        "rect": lambda t, beta2: _rectification(t.item(), beta2),
-        "scale": lambda v, t, rect, beta2, eps: (
-            1 if rect is None else rect * (1 - beta2 ** t.item()) ** 0.5 / (np.sqrt(v) + eps)
-        ),
-        "w": lambda start, m, t, scale, learning_rate, beta1: (
-            start - learning_rate / (1 - beta1 ** t.item()) * m * scale
-        ),
-    },
-    nest="radam",
-    examples=(
-        Example({"learning_rate": 0.01}, ((4, 3),)),
-        Example({"learning_rate": 0.1, "beta2": 0.9, "weight_decay": 0.1, "maximize": True}, ((5,),)),
-        Example({"learning_rate": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True}, ((2, 3, 3, 2),)),
-    ),
-)
-
-RPROP = optimizer(  # Riedmiller and Braun 1993, without going back where the sign has changed
-    "rprop",
-    options=RpropOptions,
-    states={"before": State(), "size": State(start="learning_rate")},
-    update={
-        "agreed": lambda dw, before: np.sign(dw * before),
-        "size": lambda size, agreed, eta_minus, eta_plus, size_min, size_max: np.clip(
-            size * np.where(agreed > 0, eta_plus, np.where(agreed < 0, eta_minus, 1)).astype(size.dtype),
-            size_min,
-            size_max,
-        ),
-        "before": lambda dw, agreed: np.where(agreed < 0, 0, dw).astype(dw.dtype),
-        "w": lambda w, before, size: w - np.sign(before) * size,
-    },
-    nest="rprop",
-    examples=(
-        Example({"learning_rate": 0.01}, ((4, 3),)),
-        Example({"learning_rate": 0.1, "eta_minus": 0.3, "eta_plus": 2.0, "size_max": 0.15}, ((5,),)),
-    ),
-)
-
-ASGD = optimizer(  # Polyak and Juditsky 1992; the rate decays as PyTorch has it
-    "asgd",
-    options=AsgdOptions,
-    states={
-        "ax": State(),
-        "eta": State(number=True, fractional=True, start="learning_rate"),
-        "t": State(number=True),
-    },
-    update={
-        "t": lambda t: t + 1,
-        "g": lambda w, dw, weight_decay: dw + weight_decay * w,
-        "w": lambda w, g, eta, lambd: w * (1 - lambd * eta[0]) - eta[0] * g,
-        "kept": lambda t, t0: 1 - 1 / max(1.0, t.item() - 1 - t0),
-        "ax": lambda ax, w, kept: w + kept * (ax - w),  # w itself, without a rounding, as long as 0 is kept
-        "eta": lambda eta, t, learning_rate, lambd, alpha: np.full_like(
-            eta, learning_rate / (1 + lambd * learning_rate * t.item()) ** alpha
-        ),
-    },
-    nest="asgd",
-    examples=(
-        Example({"learning_rate": 0.01}, ((4, 3),)),
-        Example({"learning_rate": 0.1, "lambd": 0.1, "alpha": 0.5, "t0": 0.0}, ((5,),)),
-        Example({"learning_rate": 0.1, "weight_decay": 0.1, "maximize": True}, ((2, 3, 3, 2),)),
-    ),
-)
-
-LION = optimizer(  # Chen et al. 2023, algorithm 2; 0 stays where it is
-    "lion",
-    options=LionOptions,
-    states={"m": State()},
-    update={
-        "ahead": lambda m, dw, beta1: beta1 * m + (1 - beta1) * dw,
-        "w": lambda w, ahead, learning_rate, weight_decay: (
-            w * (1 - learning_rate * weight_decay) - learning_rate * np.sign(ahead)
-        ),
-        "m": lambda m, dw, beta2: beta2 * m + (1 - beta2) * dw,
-    },
-    nest="lion",
-    examples=(
-        Example({"learning_rate": 0.01}, ((4, 3),)),
-        Example({"learning_rate": 0.1, "beta1": 0.5, "beta2": 0.8, "maximize": True}, ((5,),)),
-        Example({"learning_rate": 0.1, "weight_decay": 0.1, "state_dtype": "bf16"}, ((2, 3, 3, 2),)),
-    ),
-)
-
-
 PRIMITIVES: tuple[OptimizerPrimitive, ...] = (
     _sgd(
         "sgd",
-        SgdOptions,
+        _SgdOptions,
         (
             Example({"learning_rate": 0.1}, ((4, 3),)),
             Example({"learning_rate": 0.01}, ((5,),)),
@@ -499,7 +263,7 @@ PRIMITIVES: tuple[OptimizerPrimitive, ...] = (
     ),
     _sgd(  # the name that models written before `sgd` had a momentum use
         "sgd_momentum",
-        MomentumOptions,
+        _MomentumOptions,
         (
             Example({"learning_rate": 0.1}, ((4, 3),)),
             Example({"learning_rate": 0.1, "nesterov": True, "weight_decay": 0.1}, ((2, 3, 3, 2),)),
@@ -507,14 +271,210 @@ PRIMITIVES: tuple[OptimizerPrimitive, ...] = (
     ),
     _adam("adam", decoupled=False),
     _adam("adamw", decoupled=True),
-    ADAMAX,
-    NADAM,
-    RADAM,
-    LION,
-    RMSPROP,
-    ADAGRAD,
-    ADADELTA,
-    RPROP,
-    ASGD,
+    optimizer(  # Kingma and Ba 2015, section 7.1
+        "adamax",
+        options=_AdamaxOptions,
+        states={"m": State(), "u": State(), "t": State(number=True)},
+        update={
+            "t": lambda t: t + 1,
+            "g": lambda w, dw, weight_decay: dw + weight_decay * w,
+            "m": lambda m, g, beta1: beta1 * m + (1 - beta1) * g,
+            "u": lambda u, g, beta2, eps: np.maximum(beta2 * u, np.abs(g) + eps),
+            "w": lambda w, m, u, t, learning_rate, beta1: w - learning_rate / (1 - beta1 ** t.item()) * m / u,
+        },
+        nest="adamax",
+        examples=(
+            Example({"learning_rate": 0.01}, ((4, 3),)),
+            Example({"learning_rate": 0.1, "beta1": 0.8, "beta2": 0.9, "eps": 0.001}, ((5,),)),
+            Example({"learning_rate": 0.1, "weight_decay": 0.1, "maximize": True}, ((2, 3, 3, 2),)),
+        ),
+    ),
+    optimizer(  # Dozat 2016, with the schedule of the momentum
+        "nadam",
+        options=_NadamOptions,
+        states={
+            "m": State(),
+            "v": State(),
+            "t": State(number=True),
+            "product": State(number=True, fractional=True, start=1.0),
+        },
+        update={
+            "t": lambda t: t + 1,
+            **_DECAYED,
+            **_MOMENTS,
+            "now": lambda t, beta1, momentum_decay: beta1 * (1 - 0.5 * 0.96 ** (t.item() * momentum_decay)),
+            "next": lambda t, beta1, momentum_decay: (
+                beta1 * (1 - 0.5 * 0.96 ** ((t.item() + 1) * momentum_decay))
+            ),
+            "product": lambda product, now: product * now,
+            "ahead": lambda g, m, now, next, product: (
+                (1 - now) / (1 - product) * g + next / (1 - product * next) * m
+            ),
+            "root": lambda v, t, beta2, eps: np.sqrt(v / (1 - beta2 ** t.item())) + eps,
+            "w": lambda start, ahead, root, learning_rate: start - learning_rate * ahead / root,
+        },
+        nest="nadam",
+        examples=(
+            Example({"learning_rate": 0.01}, ((4, 3),)),
+            Example(
+                {"learning_rate": 0.1, "beta1": 0.8, "momentum_decay": 0.1, "weight_decay": 0.1}, ((5,),)
+            ),
+            Example(
+                {"learning_rate": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True}, ((2, 3, 3, 2),)
+            ),
+        ),
+    ),
+    optimizer(  # Liu et al. 2020
+        "radam",
+        options=_RadamOptions,
+        states={"m": State(), "v": State(), "t": State(number=True)},
+        update={
+            "t": lambda t: t + 1,
+            **_DECAYED,
+            **_MOMENTS,
+            "rect": lambda t, beta2: _rectification(t.item(), beta2),
+            "scale": lambda v, t, rect, beta2, eps: (
+                1 if rect is None else rect * (1 - beta2 ** t.item()) ** 0.5 / (np.sqrt(v) + eps)
+            ),
+            "w": lambda start, m, t, scale, learning_rate, beta1: (
+                start - learning_rate / (1 - beta1 ** t.item()) * m * scale
+            ),
+        },
+        nest="radam",
+        examples=(
+            Example({"learning_rate": 0.01}, ((4, 3),)),
+            Example({"learning_rate": 0.1, "beta2": 0.9, "weight_decay": 0.1, "maximize": True}, ((5,),)),
+            Example(
+                {"learning_rate": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True}, ((2, 3, 3, 2),)
+            ),
+        ),
+    ),
+    optimizer(  # Chen et al. 2023, algorithm 2; 0 stays where it is
+        "lion",
+        options=_LionOptions,
+        states={"m": State()},
+        update={
+            "ahead": lambda m, dw, beta1: beta1 * m + (1 - beta1) * dw,
+            "w": lambda w, ahead, learning_rate, weight_decay: (
+                w * (1 - learning_rate * weight_decay) - learning_rate * np.sign(ahead)
+            ),
+            "m": lambda m, dw, beta2: beta2 * m + (1 - beta2) * dw,
+        },
+        nest="lion",
+        examples=(
+            Example({"learning_rate": 0.01}, ((4, 3),)),
+            Example({"learning_rate": 0.1, "beta1": 0.5, "beta2": 0.8, "maximize": True}, ((5,),)),
+            Example({"learning_rate": 0.1, "weight_decay": 0.1, "state_dtype": "bf16"}, ((2, 3, 3, 2),)),
+        ),
+    ),
+    optimizer(  # Tieleman and Hinton 2012; centered: Graves 2013; eps outside the root, as in PyTorch
+        "rmsprop",
+        options=_RmspropOptions,
+        states={"v": State(), "mean": State(when="centered"), "velocity": State(when="momentum")},
+        update={
+            "g": lambda w, dw, weight_decay: dw + weight_decay * w,
+            "v": lambda v, g, alpha: alpha * v + (1 - alpha) * np.square(g),
+            "mean": lambda g, alpha, mean=None: None if mean is None else alpha * mean + (1 - alpha) * g,
+            "variance": lambda v, mean: v if mean is None else v - np.square(mean),
+            "step": lambda g, variance, eps: g / (np.sqrt(variance) + eps),
+            "velocity": lambda step, momentum, velocity=None: (
+                step if velocity is None else momentum * velocity + step
+            ),
+            "w": lambda w, velocity, learning_rate: w - learning_rate * velocity,
+        },
+        nest=lambda centered, momentum: (
+            f"rmsprop{'_centered' if centered else ''}{'_momentum' if momentum else ''}"
+        ),
+        examples=(
+            Example({"learning_rate": 0.01}, ((4, 3),)),
+            Example({"learning_rate": 0.1, "alpha": 0.8, "eps": 0.001, "momentum": 0.5}, ((5,),)),
+            Example({"learning_rate": 0.01, "centered": True, "weight_decay": 0.1}, ((2, 3, 3, 2),)),
+            Example({"learning_rate": 0.01, "centered": True, "momentum": 0.9, "maximize": True}, ((4, 3),)),
+        ),
+    ),
+    optimizer(  # Duchi, Hazan and Singer 2011
+        "adagrad",
+        options=_AdagradOptions,
+        states={"total": State(start="initial_accumulator_value"), "t": State(number=True)},
+        update={
+            "t": lambda t: t + 1,
+            "g": lambda w, dw, weight_decay: dw + weight_decay * w,
+            "total": lambda total, g: total + np.square(g),
+            "w": lambda w, g, total, t, learning_rate, lr_decay, eps: (
+                w - learning_rate / (1 + (t.item() - 1) * lr_decay) * g / (np.sqrt(total) + eps)
+            ),
+        },
+        nest="adagrad",
+        examples=(
+            Example({"learning_rate": 0.01}, ((4, 3),)),
+            Example({"learning_rate": 0.1, "lr_decay": 0.5, "initial_accumulator_value": 0.1}, ((5,),)),
+            Example({"learning_rate": 0.1, "weight_decay": 0.1, "maximize": True}, ((2, 3, 3, 2),)),
+        ),
+    ),
+    optimizer(  # Zeiler 2012; the step times a learning rate, as in PyTorch
+        "adadelta",
+        options=_AdadeltaOptions,
+        states={"v": State(), "u": State()},
+        update={
+            "g": lambda w, dw, weight_decay: dw + weight_decay * w,
+            "v": lambda v, g, rho: rho * v + (1 - rho) * np.square(g),
+            "step": lambda v, u, g, eps: np.sqrt(u + eps) / np.sqrt(v + eps) * g,
+            "u": lambda u, step, rho: rho * u + (1 - rho) * np.square(step),
+            "w": lambda w, step, learning_rate: w - learning_rate * step,
+        },
+        nest="adadelta",
+        examples=(
+            Example({"learning_rate": 1.0}, ((4, 3),)),
+            Example({"learning_rate": 0.5, "rho": 0.5, "eps": 0.001}, ((5,),)),
+            Example({"learning_rate": 1.0, "weight_decay": 0.1, "maximize": True}, ((2, 3, 3, 2),)),
+        ),
+    ),
+    optimizer(  # Riedmiller and Braun 1993, without going back where the sign has changed
+        "rprop",
+        options=_RpropOptions,
+        states={"before": State(), "size": State(start="learning_rate")},
+        update={
+            "agreed": lambda dw, before: np.sign(dw * before),
+            "size": lambda size, agreed, eta_minus, eta_plus, size_min, size_max: np.clip(
+                size * np.where(agreed > 0, eta_plus, np.where(agreed < 0, eta_minus, 1)).astype(size.dtype),
+                size_min,
+                size_max,
+            ),
+            "before": lambda dw, agreed: np.where(agreed < 0, 0, dw).astype(dw.dtype),
+            "w": lambda w, before, size: w - np.sign(before) * size,
+        },
+        nest="rprop",
+        examples=(
+            Example({"learning_rate": 0.01}, ((4, 3),)),
+            Example({"learning_rate": 0.1, "eta_minus": 0.3, "eta_plus": 2.0, "size_max": 0.15}, ((5,),)),
+        ),
+    ),
+    optimizer(  # Polyak and Juditsky 1992; the rate decays as PyTorch has it
+        "asgd",
+        options=_AsgdOptions,
+        states={
+            "ax": State(),
+            "eta": State(number=True, fractional=True, start="learning_rate"),
+            "t": State(number=True),
+        },
+        update={
+            "t": lambda t: t + 1,
+            "g": lambda w, dw, weight_decay: dw + weight_decay * w,
+            "w": lambda w, g, eta, lambd: w * (1 - lambd * eta[0]) - eta[0] * g,
+            "kept": lambda t, t0: 1 - 1 / max(1.0, t.item() - 1 - t0),
+            "ax": lambda ax, w, kept: (
+                w + kept * (ax - w)
+            ),  # w itself, without a rounding, as long as 0 is kept
+            "eta": lambda eta, t, learning_rate, lambd, alpha: np.full_like(
+                eta, learning_rate / (1 + lambd * learning_rate * t.item()) ** alpha
+            ),
+        },
+        nest="asgd",
+        examples=(
+            Example({"learning_rate": 0.01}, ((4, 3),)),
+            Example({"learning_rate": 0.1, "lambd": 0.1, "alpha": 0.5, "t0": 0.0}, ((5,),)),
+            Example({"learning_rate": 0.1, "weight_decay": 0.1, "maximize": True}, ((2, 3, 3, 2),)),
+        ),
+    ),
 )
 """Every optimizer; `trainlib.registry` lists them from here."""

@@ -7,12 +7,7 @@ Gradients of overlapping windows add up. See `trainlib.primitives.pooling.poolin
 from __future__ import annotations
 
 from trainlib.primitives.definition import Example, LayerPrimitive
-from trainlib.primitives.pooling.pooling import (
-    AVERAGE_BACKWARD,
-    AVERAGE_FORWARD,
-    PoolingSchema,
-    pooling_plan,
-)
+from trainlib.primitives.pooling.pooling import AVERAGE_BACKWARD, AVERAGE_FORWARD, PoolingSchema, pooling_plan
 
 
 class _Schema(PoolingSchema):

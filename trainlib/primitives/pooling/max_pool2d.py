@@ -17,12 +17,7 @@ import numpy as np
 
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Array
-from trainlib.primitives.definition import (
-    AsPublished,
-    DrawnInput,
-    Example,
-    LayerPrimitive,
-)
+from trainlib.primitives.definition import AsPublished, DrawnInput, Example, LayerPrimitive
 from trainlib.primitives.pooling.pooling import (
     IMAGE,
     Plane,

@@ -14,6 +14,7 @@ nests are estimates.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import prod
 from typing import Annotated, Any, Literal
 
@@ -50,12 +51,14 @@ class _Schema(LayerSchema):
     """Leave those axes in the shape, with size 1."""
 
 
-def _plan_mean(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
-    plan = _reduced_plan(attributes, inputs, where)
-    return replace(plan, attributes={**plan.attributes, "divisor": prod(plan.attributes["reduced"])})
-
-
-def _reduced_plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+def _plan(
+    attributes: Mapping[str, Any],
+    inputs: Sequence[Tensor],
+    where: str,
+    *,
+    mean: bool = False,
+    largest: bool | None = None,
+) -> LayerPlan:
     """A plan of a reduction over neighbouring axes. Raises ShapeError for others and for none there are."""
     shape = inputs[0].shape
     axes = sorted(sample_axis(axis, shape, where) for axis in attributes["axes"])
@@ -66,17 +69,13 @@ def _reduced_plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where
             cure="use one layer for each group of adjacent axes",
         )
     first, last = 1 + axes[0], 2 + axes[-1]
-    middle = (1,) * len(axes) if attributes["keep_dims"] else ()
-    return LayerPlan(
-        (*shape[:first], *middle, *shape[last:]),
-        attributes={
-            "first": first,
-            "last": last,
-            "keep_dims": attributes["keep_dims"],
-            "reduced": shape[first:last],
-            "divisor": 1,
-        },
-    )
+    keeps, reduced = attributes["keep_dims"], shape[first:last]
+    middle = (1,) * len(axes) if keeps else ()
+    carried = {"first": first, "last": last, "keep_dims": keeps, "reduced": reduced}
+    carried["divisor"] = prod(reduced) if mean else 1
+    if largest is not None:
+        carried |= {"largest": largest, "first_only": attributes["ties"] == "first"}
+    return LayerPlan((*shape[:first], *middle, *shape[last:]), attributes=carried)
 
 
 class _Reduction(ForkLowering):
@@ -159,11 +158,8 @@ _BACKWARD = _Spread(lambda op: "reduce_mean_bw", "X:dy Y:dx", lambda dy, divisor
 MEAN = LayerPrimitive(
     name="reduce_mean",
     schema=_Schema,
-    plan=_plan_mean,
-    steps=(
-        _FORWARD.step("FW", "x -> y"),
-        _BACKWARD.step("IG", "dy -> dx"),
-    ),
+    plan=partial(_plan, mean=True),
+    steps=(_FORWARD.step("FW", "x -> y"), _BACKWARD.step("IG", "dy -> dx")),
     examples=(
         Example({"axes": [0]}, ((12, 2),)),
         Example({"axes": [1, 2]}, ((3, 4, 5),)),
@@ -175,7 +171,7 @@ MEAN = LayerPrimitive(
 SUM = replace(
     MEAN,
     name="reduce_sum",
-    plan=_reduced_plan,
+    plan=_plan,
     examples=(
         Example({"axes": [0]}, (DrawnInput((12, 2), low=0.5, high=1.5),)),
         Example({"axes": [0, 1], "keep_dims": True}, (DrawnInput((3, 4, 5), low=0.5, high=1.5),)),
@@ -191,15 +187,6 @@ class _TiesSchema(_Schema):
     ties: Literal["shared", "first"] = "shared"
     """If several elements are equal: `shared` gives each of them a share of the gradient, `first` gives all
     of it to the first."""
-
-
-def _extreme_plan(largest: bool) -> Any:
-    def plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
-        reduced = _reduced_plan(attributes, inputs, where)
-        options = {"largest": largest, "first_only": attributes["ties"] == "first"}
-        return replace(reduced, attributes={**reduced.attributes, **options})
-
-    return plan
 
 
 def _picked(x: Array, largest: bool) -> Any:
@@ -224,11 +211,8 @@ _TO_PICKED = _Reduction(
 MAX = LayerPrimitive(
     name="reduce_max",
     schema=_TiesSchema,
-    plan=_extreme_plan(True),
-    steps=(
-        _PICKED.step("FW", "x -> y"),
-        _TO_PICKED.step("IG", "x y dy -> dx"),
-    ),
+    plan=partial(_plan, largest=True),
+    steps=(_PICKED.step("FW", "x -> y"), _TO_PICKED.step("IG", "x y dy -> dx")),
     examples=tuple(
         Example({"ties": ties, **axes}, (DrawnInput(shape, distinct=True),))
         for ties, axes, shape in (
@@ -240,6 +224,6 @@ MAX = LayerPrimitive(
     ),
 )
 
-MIN = replace(MAX, name="reduce_min", plan=_extreme_plan(False))
+MIN = replace(MAX, name="reduce_min", plan=partial(_plan, largest=False))
 
 PRIMITIVES = (MEAN, SUM, MAX, MIN)

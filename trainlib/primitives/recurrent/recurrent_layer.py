@@ -36,9 +36,7 @@ from trainlib.primitives.recurrent.recurrent_steps import (
 )
 
 
-class RecurrentSchema(LayerSchema):
-    """Options of all recurrent layers."""
-
+class _RecurrentSchema(LayerSchema):
     hidden: Positive
     """Size of the hidden state."""
     bias: bool = True
@@ -228,7 +226,7 @@ def recurrent_primitive(name: str, cell: Cell, examples: tuple[Example, ...]) ->
     states = 2 if cell.has_cell else 1
     return LayerPrimitive(
         name=name,
-        schema=RecurrentSchema,
+        schema=_RecurrentSchema,
         plan=lambda attributes, inputs, where: _plan(cell, name, attributes, inputs, where),
         steps=_whole_steps(cell),
         repeated=_stepwise(cell),
