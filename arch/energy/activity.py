@@ -57,7 +57,7 @@ COUNTERS: Mapping[str, str] = {
     "dma_bytes_out": "bytes the DMA moves out of L1",
     "udma_commands": "transfers between L2 and L3",
     "udma_bytes": "bytes moved between L2 and L3",
-    "barriers": "joins of a team",
+    "barriers": "joins of the cores that execute a kernel",
     "fc_cycles": "cycles in which the fabric controller starts the task and receives its end",
 }
 """All counters but those of the FPU: ``fpu_fp16x2`` are instructions on two fp16 numbers each."""
