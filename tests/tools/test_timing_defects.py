@@ -27,12 +27,12 @@ PARTS = ("lowerings", "tile loop", "DMA", "fork and join", "prices")
 QUICK = {
     "a matmul is priced with half its K": ("mm",),
     "SGD is priced as a copy": ("loop",),
-    "every output is waited for at once": ("tiled-layers",),
+    "core 0 waits for every output immediately after storing it": ("tiled-layers",),
     "inputs are never loaded in advance": ("tiled",),
     "no gap between the bursts of a store": ("dma",),
     "kernels do not slow transfers down": ("dma-contention",),
     "a barrier opens one cycle late": ("micro",),
-    "the join costs the master nothing": ("layer",),
+    "a join takes core 0 no cycles": ("layer",),
     "a stall at a bank counts twice": ("overlap, kernel",),
     "a taken branch costs one cycle less": ("loop",),
 }

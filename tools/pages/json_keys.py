@@ -11,9 +11,10 @@ from traces.files.json_text import FORMAT
 
 
 def json_keys() -> str:
-    """All keys."""
+    """All keys, sorted."""
     return table(
-        ("key", "unit", "meaning"), ((f"`{name}`", key.unit, key.meaning) for name, key in KEYS.items())
+        ("key", "unit", "meaning"),
+        ((f"`{name}`", key.unit, key.meaning) for name, key in sorted(KEYS.items())),
     )
 
 

@@ -22,7 +22,7 @@ def score() -> str:
     unseen = Counter(DEFECTS[name].part for name in NOT_SEEN)
     rows = [(part, count, count - unseen[part]) for part, count in parts.items()]
     rows.append(("all", len(DEFECTS), len(DEFECTS) - len(NOT_SEEN)))
-    return table(("part of the product", "defects", "seen"), rows, numbers=True)
+    return table(("part of the simulator", "defects", "seen"), rows, numbers=True)
 
 
 def bounds() -> str:
@@ -32,7 +32,7 @@ def bounds() -> str:
     for name in WATCHED:
         figure = figures[f"{name} {MEAN}"]
         rows.append((name, len(rows_of(name)), f"{figure['percent']:.2f}", f"{figure['bound']:.2f}"))
-    return table(("set", "rows", "mean error, %", "bound, points"), rows, numbers=True)
+    return table(("set", "rows", "mean error, %", "bound of the mean error, points"), rows, numbers=True)
 
 
 def seen() -> str:

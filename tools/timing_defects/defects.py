@@ -15,19 +15,18 @@ DEFECTS: dict[str, Change] = {
 
 NOT_SEEN = {
     "the bias of a convolution is added in two forks": "no measured layer has a bias",
-    "partial sums of a cut K are added without a kernel": "no measured loop cuts K",
+    "partial sums of a K split over tiles are added without a kernel": "no measured loop splits K over tiles",
     "the queue of a core holds one command": (
         "the RTL holds one; in rows of GVSoC a command leaves the queue of its core before the next one is "
         "programmed"
     ),
-    "every command of a transfer but the first costs nothing": "every measured transfer is one command",
-    "a 2D command costs what a 1D command does": (
+    "every command of a transfer but the first takes no cycles": "every measured transfer is one command",
+    "a 2D command takes as many cycles to program as a 1D command": (
         "the measured programs use the 2D call for every tile, also for a tile of one line, and so does "
         "their prediction; no measurement depends on when a 1D command is chosen"
     ),
-    "a rotating priority at the banks never rotates": (
-        "no measured machine has such a priority: GVSoC serves the lowest core first, the RTL has a fair "
-        "round robin"
+    "with bank arbitration `rotating`, the priority never moves on": (
+        "no measured machine has this arbitration: GVSoC has `in_order`, the RTL `round_robin`"
     ),
     "stalls of iterations that are not simulated are left out": (
         "kernels of these rows are simulated completely; only kernels of more than 12 million instructions "

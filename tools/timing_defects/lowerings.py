@@ -64,7 +64,7 @@ def _always_transposed() -> Sequence[Replacement]:
     return around(calls.catalogue, "matmul_work", wrong)
 
 
-@_defect("trainlib/kernels/expressions.py", "the part of a core is n // cores + 1, not n / cores rounded up")
+@_defect("trainlib/kernels/expressions.py", "the share of a core is n // cores + 1, not n / cores rounded up")
 def _one_more_per_core() -> Sequence[Replacement]:
     functions = {**expressions._FUNCTIONS, "ceildiv": lambda dividend, divisor: dividend // divisor + 1}
     return [(expressions, "_FUNCTIONS", functions)]
@@ -200,7 +200,7 @@ def _norm_as_forward() -> Sequence[Replacement]:
     return around(forks, "kernel_call", wrong)
 
 
-@_defect("scheduler/tiles/partial_sums.py", "partial sums of a cut K are added without a kernel")
+@_defect("scheduler/tiles/partial_sums.py", "partial sums of a K split over tiles are added without a kernel")
 def _sums_for_nothing() -> Sequence[Replacement]:
     def wrong(right: Any, tasks: Sequence[TileTask], *args: Any) -> Any:
         return tuple(new.but(calls=old.calls) for new, old in zip(right(tasks, *args), tasks, strict=True))

@@ -66,14 +66,14 @@ _defect(_RULES, "a load-use stall is one cycle too long")(
 _defect(_RULES, "a taken branch costs one cycle less")(
     lambda: _core(lambda core: {"branch_taken_stall_cycles": core.branch_taken_stall_cycles - 1})
 )
-_defect(_RULES, "a jump costs nothing")(lambda: _core(lambda core: {"jump_stall_cycles": 0}))
-_defect(_RULES, "an FMA has its result one cycle late")(
+_defect(_RULES, "a jump has no stall")(lambda: _core(lambda core: {"jump_stall_cycles": 0}))
+_defect(_RULES, "the result of an FMA comes one cycle late")(
     lambda: _fpu(lambda fpu: {"latency_cycles": fpu.latency_cycles + 1})
 )
 _defect(_RULES, "a division takes half its time")(
     lambda: _fpu(lambda fpu: {"divsqrt_latency_cycles": fpu.divsqrt_latency_cycles // 2})
 )
-_defect(_RULES, "an access across a word border costs nothing")(
+_defect(_RULES, "an access across a word boundary has no stall")(
     lambda: _core(lambda core: {"misaligned_stall_cycles": 0})
 )
 
@@ -116,7 +116,7 @@ _defect("arch/pricing/contention.py", "a stall at a bank counts twice")(
         contention, "_cost", lambda right, share, waited: right(share, [2 * waited[0], *waited[1:]])
     )
 )
-_defect("arch/pricing/contention.py", "a rotating priority at the banks never rotates")(
+_defect("arch/pricing/contention.py", "with bank arbitration `rotating`, the priority never moves on")(
     lambda: _machine(banks_rotate=0)
 )
 _defect("arch/pricing/code_fetch.py", "a loop larger than a cache refills nothing")(
@@ -154,6 +154,6 @@ def _key_without_addresses() -> Sequence[Replacement]:
 _defect("arch/pricing/team_cost_model.py", "the cache of kernel costs ignores trip counts")(
     lambda: _remembered("_price_alone", lambda self, nest: (id(self), nest.shape))
 )
-_defect("arch/pricing/code_fetch.py", "the fraction of a refill is rounded up")(
+_defect("arch/pricing/code_fetch.py", "the cycles of a cache refill are rounded up, not to the nearest")(
     lambda: [(code_fetch, "round", ceil)]
 )

@@ -32,13 +32,13 @@ def _forks(**wrong: Any) -> list[Replacement]:
 _defect("arch/blocks/master.py", "workers begin 8 cycles late")(
     lambda: _forks(fork_worker_cycles=lambda timing: timing.event_unit.fork_worker_cycles + 8)
 )
-_defect("arch/blocks/master.py", "workers begin with the master")(
+_defect("arch/blocks/master.py", "workers begin in the same cycle as core 0")(
     lambda: _forks(fork_worker_cycles=lambda timing: 0)
 )
-_defect("arch/blocks/master.py", "the fork costs the master nothing")(
+_defect("arch/blocks/master.py", "a fork takes core 0 no cycles")(
     lambda: _forks(fork_master_cycles=lambda timing: 0)
 )
-_defect("arch/blocks/master.py", "the join costs the master nothing")(
+_defect("arch/blocks/master.py", "a join takes core 0 no cycles")(
     lambda: _forks(join_cycles=lambda timing: 0)
 )
 _defect("arch/blocks/event_unit.py", "a barrier opens one cycle late")(

@@ -39,10 +39,10 @@ def _commands(instead: Callable[[Command], tuple[Command, ...]]) -> list[Replace
     return around(program, "commands_for", wrong)
 
 
-_defect(_LOOP, "every output is waited for at once")(
+_defect(_LOOP, "core 0 waits for every output immediately after storing it")(
     lambda: around(OpLoop, "_wait_for_stores", lambda right, self, name, left: right(self, name, 0))
 )
-_defect(_LOOP, "an output is waited for one tile later than it must be")(
+_defect(_LOOP, "core 0 waits for an output one tile later than necessary")(
     lambda: around(
         OpLoop, "_wait_for_stores", lambda right, self, name, left: right(self, name, left and left + 1)
     )
@@ -88,7 +88,7 @@ _defect(_LOOP, "all inputs of a tile are one transfer")(
 )
 
 
-@_defect(_LOOP, "the wait for an input costs the master nothing")
+@_defect(_LOOP, "a wait for an input takes core 0 no cycles")
 def _no_wait() -> Sequence[Replacement]:
     def wrong(self: OpLoop, tile: int) -> None:
         for name, item in self._inputs[tile].items():
@@ -100,7 +100,7 @@ def _no_wait() -> Sequence[Replacement]:
     return [(OpLoop, "_wait_for_inputs", wrong)]
 
 
-@_defect(_LOOP, "inputs are waited for in the opposite order of their requests")
+@_defect(_LOOP, "core 0 waits for inputs in the opposite order of their requests")
 def _opposite_waits() -> Sequence[Replacement]:
     def wrong(right: Any, self: OpLoop, tile: int) -> None:
         self._inputs[tile] = dict(reversed(self._inputs[tile].items()))
@@ -143,7 +143,7 @@ def _no_code() -> Sequence[Replacement]:
     return [(program, "DmaStart", wrong)]
 
 
-@_defect("scheduler/programs/program.py", "a transfer is requested and waited for at once")
+@_defect("scheduler/programs/program.py", "core 0 waits for a transfer immediately after requesting it")
 def _blocking() -> Sequence[Replacement]:
     def wrong(right: Any, self: ProgramBuilder, *args: Any, **more: Any) -> Any:
         start = right(self, *args, **more)

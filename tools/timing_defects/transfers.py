@@ -106,7 +106,7 @@ _defect("arch/blocks/dma_channel.py", "kernels do not slow transfers down")(
 )
 
 
-@_defect("arch/blocks/dma_driver.py", "every command of a transfer but the first costs nothing")
+@_defect("arch/blocks/dma_driver.py", "every command of a transfer but the first takes no cycles")
 def _further_commands() -> Sequence[Replacement]:
     def wrong(right: Any, command: Command, position: int, timing: DmaTiming) -> Any:
         return 0 if position else right(command, position, timing)
@@ -114,7 +114,7 @@ def _further_commands() -> Sequence[Replacement]:
     return around(dma_driver, "programming_cycles", wrong)
 
 
-@_defect("arch/blocks/dma_driver.py", "a 2D command costs what a 1D command does")
+@_defect("arch/blocks/dma_driver.py", "a 2D command takes as many cycles to program as a 1D command")
 def _flat_price() -> Sequence[Replacement]:
     def wrong(right: Any, command: Command, *args: Any) -> Any:
         return right(replace(command, lines=1, stride_bytes=0), *args)
@@ -122,10 +122,10 @@ def _flat_price() -> Sequence[Replacement]:
     return around(dma_driver, "programming_cycles", wrong)
 
 
-_defect("arch/blocks/dma_driver.py", "waking up from a wait is free")(lambda: _driver(wait_wake_cycles=0))
-_defect("arch/blocks/dma_driver.py", "a wait that sleeps has no minimum time")(
+_defect("arch/blocks/dma_driver.py", "waking up takes no cycles")(lambda: _driver(wait_wake_cycles=0))
+_defect("arch/blocks/dma_driver.py", "a wait in which core 0 sleeps has no minimum duration")(
     lambda: _driver(wait_sleep_min_cycles=0)
 )
-_defect("arch/blocks/dma_driver.py", "a wait for a transfer that has ended costs nothing")(
+_defect("arch/blocks/dma_driver.py", "a wait for a transfer that has ended takes no cycles")(
     lambda: _driver(wait_done_cycles=0, wait_check_cycles=0)
 )

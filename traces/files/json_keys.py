@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The keys of all JSON that pulptrain writes: the unit of each, and what it is.
 
-The JSON objects carry the units of their own keys (`traces.files.json_text`), docs/formats.md shows this
+The JSON objects carry the units of their own keys (`traces.files.json_text`), docs/json-keys.md shows this
 table, and a test holds that no command prints a key that is not in it.
 """
 
@@ -33,12 +33,12 @@ NAMED_BY_DATA: Mapping[str, str] = {
     "staged_bytes": "in (into L2) and out",
     "functions_code_bytes": "ops",
     "kernels_code_bytes": "C functions",
-    "platform_code_bytes": "statements of a program",
+    "platform_code_bytes": "functions of the platform",
     "walk_code_bytes": "parts of the loop that executes the tables",
     "tables_code_bytes": "ops",
     "stalls": "stall words",
-    "causes": "causes; in a comparison: limits",
-    "bound_by": "what cycles are bound by",
+    "causes": "causes; in `compare`: the words of `bound_by`",
+    "bound_by": "what cycles are bound by (glossary)",
     "on_path_cycles": "resources, and states of the cores",
     "slack_cycles": "resources, and states of the cores",
     "utilisation": "core0, core1 ... and dma",
@@ -136,8 +136,11 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "buffering": ("count", "buffers per operand; best: the faster of 1 and 2, op by op"),
     "tilings": ("", "evaluated tilings"),
     "tilings.total": ("count", "existing tilings"),
-    "tilings.pruned_by_size": ("count", "tilings left out because their sizes only add tiles"),
-    "tilings.pruned_by_loop_order": ("count", "left-out tilings: another order of the loops is equal"),
+    "tilings.pruned_by_size": ("count", "left-out tilings: as many tiles of more equal sizes are possible"),
+    "tilings.pruned_by_loop_order": (
+        "count",
+        "left-out tilings: another loop order loads and stores the same",
+    ),
     "tilings.pruned_by_l1": ("count", "tilings left out because they do not fit L1"),
     "tilings.estimated": ("count", "tilings whose cycles were estimated"),
     "requested": ("", "schedule options, SoC parameters and linker map of the command, by option"),
@@ -164,7 +167,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "not_finite": ("", "op, tensor and iteration in which a number overflowed, if any"),
     "trace_cycles": (CYCLES, "cycles of the trace: one mini-batch and the update"),
     # Several mini-batches per update
-    "update": ("", "figures of an update over mini-batches; its own key update: the optimizer program"),
+    "update": ("", "figures of an update over mini-batches; inside it, `update` is the optimizer program"),
     "mini_batch": ("", "the program of a mini-batch"),
     "mini_batches": ("count", "mini-batches of an update"),
     "mini_batch_cycles": (CYCLES, "one mini-batch"),
@@ -174,8 +177,8 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     # Evidence
     "evidence": ("", "evidence for the cycles; of a kernel: its label"),
     "evidence.measured": (SHARE, "share of cycles with measured code on a measured machine"),
-    "evidence.described": (SHARE, "share of cycles estimated from measured ones"),
-    "evidence.estimated": (SHARE, "share of cycles without a measurement"),
+    "evidence.described": (SHARE, "share of cycles derived by a rule from a measurement"),
+    "evidence.estimated": (SHARE, "share of cycles neither measured nor derived from a measurement"),
     "evidence.assumed_parameters": ("count", "SoC parameters without a source"),
     "evidence.largest_unmeasured": ("", "kernel with most unmeasured cycles"),
     "share": (SHARE, "share of the cycles"),
@@ -188,7 +191,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "error.by_class": ("", "classes of comparable measured rows"),
     "error.note": ("", "why no measurement is comparable; null otherwise"),
     "class": ("", "timing, kind of kernel, codegen, kind of team and cycles per call of measured rows"),
-    "cause": ("", "what the rows measure: instructions, or machine"),
+    "cause": ("", "cause of the errors of these rows; always `machine`: all causes together"),
     "by_class.rows": ("count", "measured rows of a class"),
     "by_class.bias_percent": ("%", "mean of the errors (measured - predicted) / predicted"),
     "spread_percent": ("%", "standard deviation of the errors"),
@@ -230,10 +233,10 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "worst_tensor": ("", "tensor with the largest error in terms of its tolerance"),
     "worst_ratio": ("", "error of the worst tensor / its tolerance"),
     "tensors": ("", "one entry per tensor compared"),
-    "error": ("", "relative error; of a refusal: its kind; of a run: error bar of its cycles"),
+    "error": ("", "of a run: its error bar; of a tensor: relative error; of a failure: its kind"),
     "skipped": ("", "checks that were skipped, and why"),
     "verdict": ("", "passed, failed, not_decidable or without_truth"),
-    "reason": ("", "reason of a verdict or of a refused point"),
+    "reason": ("", "reason of a verdict, or why a point could not be simulated"),
     # Training
     "training": ("", "all iterations together"),
     "iterations": ("count", "completed weight updates"),
@@ -324,7 +327,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     # validate
     "kind": (
         "",
-        "kind of measured rows; of a kernel: matmul, depthwise or loop; of a description: kind of thing",
+        "kind of measured rows; in `list`: matmul, depthwise or loop; in `show`: model, soc, kernel ...",
     ),
     "cases": ("count", "predicted rows"),
     "mape_percent": ("%", "mean of the absolute errors"),
@@ -385,9 +388,9 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "c_kernels": ("", "names of the called kernels"),
     "project_files": ("", "name and size of every file"),
     "written_files": ("", "paths of the files written"),
-    "found": ("", "all things with this name"),
+    "found": ("", "all models, SoCs, kernels ... with this name"),
     "about": ("", "a sentence"),
-    "source": ("", "source"),
+    "source": ("", "where a value or a model comes from, as text"),
     "input_shape": ("elements", "shape of a sample, without the batch"),
     "backward_reads": ("", "tensors that the backward pass reads: input, output, or saved by a step"),
     "output_shape": ("elements", "shape of the output, batch first"),
@@ -399,12 +402,12 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "value": ("", "value of a parameter, in its unit, under timing rtl"),
     "value_gvsoc": ("", "value of a parameter, in its unit, under timing gvsoc"),
     "unit": ("", "unit of a parameter"),
-    "what": ("", "layer, loss, optimizer; matmul, depthwise, loop; of a resource: its work"),
+    "what": ("", "in `show`: layer, loss, optimizer, matmul, depthwise or loop; of a resource: its work"),
     "codegens": ("", "codegens that have the kernel"),
     "typed": ("", "the model as written in a command"),
     "element_bytes": (BYTES, "size of an element of the kernel's operands"),
     "code_bytes": (BYTES, "machine code of the kernel; of a run: L2 used by its code"),
-    "arrays": ("count", "indices of each array"),
+    "arrays": ("count", "number of indices of each array of a kernel"),
     "fitted_on": ("", "measured rows from which the counts come"),
     "shared_options": ("", "options that all primitives of its kind have"),
     "example": ("", "a line of a model file"),
