@@ -62,9 +62,10 @@ def _default(field: FieldInfo) -> Any:
 
 
 def allowed(schema: dict[str, Any]) -> str:
-    """A JSON Schema in words: ``a whole number, at least 1``; empty where anything may stand."""
+    """A JSON Schema in words: ``integer >= 1``; empty where anything may stand."""
     if "anyOf" in schema:
-        return " or ".join(filter(None, (allowed(each) for each in schema["anyOf"])))
+        *first, last = [words for each in schema["anyOf"] if (words := allowed(each))]
+        return f"{', '.join(first)} or {last}" if first else last
     if "enum" in schema:
         return " | ".join(map(str, schema["enum"]))
     if "const" in schema:
@@ -74,23 +75,19 @@ def allowed(schema: dict[str, Any]) -> str:
         inner = allowed(schema.get("items", {}))
         least, most = schema.get("minItems"), schema.get("maxItems")
         count = f"{least} " if least is not None and least == most else ""
-        return f"a list of {count}({inner})" if inner else f"a list of {count}".rstrip(" of")
-    words = [_KINDS.get(kind, kind)]
-    words += [f"{word} {schema[key]}" for key, word in _BOUNDS.items() if key in schema]
-    return ", ".join(filter(None, words))
+        return f"list of {count}{_several(inner)}" if count or inner else "list"
+    bounds = [f"{sign} {schema[key]}" for key, sign in _BOUNDS.items() if key in schema]
+    return " ".join(filter(None, (_KINDS.get(kind, kind), " and ".join(bounds))))
 
 
-_KINDS = {
-    "integer": "a whole number",
-    "number": "a number",
-    "string": "a text",
-    "boolean": "true | false",
-    "null": "none",
-    "object": "a mapping",
-}
-_BOUNDS = {
-    "minimum": "at least",
-    "maximum": "at most",
-    "exclusiveMinimum": "above",
-    "exclusiveMaximum": "below",
-}
+def _several(words: str) -> str:
+    """The plural of a kind, ``integers >= 1``; a choice stays as it is, in brackets."""
+    if "|" in words or " or " in words:
+        return f"({words})"
+    kind, space, rest = words.partition(" ")
+    return f"{kind}s{space}{rest}" if kind else ""
+
+
+_KINDS = {"boolean": "true | false", "null": "none", "object": "mapping"}
+"""Types of a JSON Schema that a page names in another way."""
+_BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}

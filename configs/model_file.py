@@ -37,7 +37,7 @@ class LayerSchema(Schema):
     """Type of the layer (`pulptrain list primitives`)."""
     inputs: list[str] | None = None
     """Layers it reads (default: the previous layer). `input` is the network's input, `split.1` the second
-    output of a layer."""
+    output of the layer `split`."""
     dtype: str | None = None
     """Number format (default: that of the model)."""
     layout: str | None = None
@@ -54,15 +54,17 @@ class LayerSchema(Schema):
     recompute: bool = False
     """Recompute the layer for the backward pass instead of storing its output."""
     backward_reads: Literal["input", "output", "mask"] | None = None
-    """What its input gradient is computed from (default: what stores fewest bytes; docs/memory.md)."""
+    """Tensor from which the layer computes its input gradient: its input, its output, or a mask of one byte
+    per element (default: the choice that stores the fewest bytes; docs/memory.md)."""
     variant: str | None = None
-    """Variant; `as-published` is that of PULP-TrainLib (default: that of the model)."""
+    """Implementation; `as-published` is that of PULP-TrainLib (default: that of the model)."""
     weights_of: str | dict[str, str] | None = None
-    """Earlier layer whose parameters it shares, all of them, or some by name: `{weight: table}`,
-    `{weight: cell.recurrent}`. Gradients of all uses are summed; a use with `trainable: false` adds none.
-    `{weight: product.out}` takes the output of the earlier layer `product` as weight: that layer computes one
-    sample, and the gradient flows back through it. Layers that share running statistics update them in the
-    order of the layers."""
+    """Earlier layer whose parameters it shares: all (`weights_of: one`), or some by name. `{weight: table}`
+    uses the weight of layer `table`, `{weight: cell.wh}` the parameter `wh` of layer `cell`. Gradients of all
+    uses are summed; a use with `trainable: false` adds none. `{weight: product.out}` uses the output of the
+    earlier layer `product` as weight, and the gradient flows back through that layer; its output must have
+    one sample, whatever the batch (see `once` of `parameter`). Layers that share running statistics update
+    them in the order of the layers."""
 
 
 class AdapterSchema(Schema):
@@ -71,7 +73,7 @@ class AdapterSchema(Schema):
     rank: _Positive
     """Rank of the product B A: rows of A, columns of B."""
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """The product is multiplied by alpha / rank (default: the rank, so by 1)."""
+    """The product is multiplied by alpha / rank (default: alpha = rank, a factor of 1)."""
     projections: Annotated[list[Literal["q", "k", "v", "o"]], Field(min_length=1)] | None = None
     """Only for `mhsa`: projections with an adapter, of queries, keys, values, output (default: all four)."""
 
@@ -86,7 +88,7 @@ class LossSchema(Schema):
     name: str
     """Primitive of the loss or optimizer."""
     weight: Annotated[float, Field(gt=0)] = 1.0
-    """Factor for value and gradient."""
+    """Factor of the loss and its gradient."""
     reduction: Literal["mean", "sum", "batchmean"] = "mean"
     """Reduction of the terms to one number; batchmean: their sum / the number of samples."""
 
@@ -112,7 +114,7 @@ class OptimizerSchema(Schema):
     name: str
     """Primitive of the loss or optimizer."""
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    """Step size; with a schedule: the first step size, or the base of its factors."""
+    """Step size; with a schedule: the step size from which it starts or which it multiplies."""
     maximize: bool = False
     """Ascend the gradient instead of descending."""
     state_dtype: Literal["fp32", "fp16", "bf16"] = "fp32"
@@ -274,7 +276,8 @@ class InputSchema(Schema):
     """The input of the network."""
 
     shape: Annotated[list[_Positive], Field(min_length=1, max_length=4, examples=["[3, 32, 32]"])]
-    """Shape of one sample: [channels, rows, columns], [length, channels] or [features]."""
+    """Shape of one sample: [channels, rows, columns], [length, features] or [features]; for a `conv1d`:
+    [channels, length]."""
     classes: Annotated[int, Field(ge=0)] = 0
     """Above 0: the input holds integers below this number (for an `embedding`)."""
 

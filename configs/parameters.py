@@ -144,7 +144,7 @@ class SocSchema(Schema):
     codegen: str | None = None
     """Compiler profile of the kernels (`pulptrain list kernels`)."""
     machine: str | None = None
-    """Kind of machine."""
+    """Kind of machine: none for PULP clusters, `barvinn` for the accelerator BARVINN."""
 
 
 class ParameterSchema(Schema):

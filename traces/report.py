@@ -146,7 +146,7 @@ def _code_caches(summary: Mapping[str, Any]) -> str:
     if state == "warm":
         return ""
     cycles = sum(op["stalls"].get("icache", 0) for op in summary["ops"]) // core_count(summary)
-    return f", instruction caches {state}: {cycles:,} cycles a core waiting for code"
+    return f", instruction caches {state}: each core waits {cycles:,} cycles for code (mean)"
 
 
 def _throughput(summary: Mapping[str, Any]) -> str:

@@ -239,7 +239,7 @@ def _remedy_of(summary: Summary, cause: str) -> tuple[str, str | None]:
     if remedy.by_tuning is not None and can_tune:
         how = "--kernel and --tile" if is_alone else "tuning"
         texts.append(
-            remedy.by_tuning if _command(summary, TUNE) is not None else f"{remedy.by_tuning} by {how}"
+            remedy.by_tuning if _command(summary, TUNE) is not None else f"{how} for {remedy.by_tuning}"
         )
     if remedy.by_option is not None and not (remedy.option and _has(summary, *remedy.option)):
         texts.append(remedy.by_option)

@@ -66,7 +66,7 @@ class IcacheTiming(Struct, frozen=True):
     fetch_bytes_per_cycle: int
     """What the prefetcher of a core takes from a line that is there; 0: it does not run ahead."""
     line_from_shared_cycles: int
-    """From the begin of a line of straight code to that of the next, which the shared cache has."""
+    """From the start of one line of straight-line code to that of the next, which is in the shared cache."""
     line_from_l2_cycles: int
     """The same if the next line comes from L2 and nothing is before it."""
     jump_from_shared_cycles: int
@@ -185,7 +185,7 @@ class EventUnitTiming(Struct, frozen=True):
     barrier_wake_cycles: int
     """All cores resume this long after the last arrival."""
     event_load_cycles: int
-    """Load from the event unit that need not sleep, such as taking a free mutex."""
+    """Load from the event unit that returns at once, such as taking a free mutex."""
     event_store_cycles: int
     """Store to the event unit, such as freeing a mutex or raising a software event."""
     event_wake_cycles: int

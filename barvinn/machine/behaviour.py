@@ -31,33 +31,39 @@ class Behaviour:
     """The rules; each field's `metadata` says what it is about and where it was read."""
 
     name: str
-    zigzag_bit: int = _rule("first bit of the zig-zag select in mvuconfig1", f"{_WRAPPER}; {_JOBS} (cfg)")
+    zigzag_bit: int = _rule("lowest bit of the zig-zag select in mvuconfig1", f"{_WRAPPER}; {_JOBS} (cfg)")
     compare_bit: int | None = _rule(
-        "first bit of the comparator's select in mvuconfig1; none: max-pool and ReLU are tied off, the host "
-        "computes them",
+        "lowest bit of the comparator's field in mvuconfig1; none: the comparator is tied off, and the host "
+        "computes max-pool and ReLU",
         f"{_WRAPPER}; {_JOBS} (relu)",
     )
     entry_levels: tuple[int, int, int, int] = _rule(
-        "loop that is set by slength_1 to slength_4, and by blength_1 to blength_4",
+        "number of the loop whose length each of the registers slength_1 to slength_4 sets, and each of "
+        "blength_1 to blength_4",
         f"{_WRAPPER}; {_JOBS} (loops)",
     )
     output_jumps: bool = _rule(
-        "outputs may jump; if not, a job writes words in a row", f"{_TOP}, outagu.v; {_JOBS} (output_jumps)"
+        "outputs may jump; if not, a job writes consecutive words",
+        f"{_TOP}, outagu.v; {_JOBS} (output_jumps)",
     )
     blind_cycles: int = _rule(
-        "number of last cycles of a job in which sums get scaler 0 and bias 0 from memory",
+        "last cycles of a job in which the unit no longer reads scalers and biases from memory: a sum that "
+        "ends then gets scaler 0 and bias 0",
         f"{_TOP}; {_JOBS} (extra)",
     )
     extra_cycles: int = _rule(
-        "extra cycles of a job with scalers or biases from memory, to avoid that", f"{_JOBS} (extra)"
+        "cycles by which a job with scalers or biases from memory is prolonged, so that its last sums get "
+        "them",
+        f"{_JOBS} (extra)",
     )
     live: Mapping[str, int | None] = _rule(
-        "registers without a shadow, and cycles from the first product on that they are needed (None: until "
-        "the last result is in memory); they are written after the drain",
+        "registers without a shadow, with the number of cycles after the first product during which they "
+        "must not change (None: until the last result is in memory); they are written after the drain",
         f"{_TOP}, obaseaddr, oprecision, d_signed, w_signed",
     )
     bank_words: int | None = _rule(
-        "words of a bank; reads in other banks than the first come OR-ed with word 0 (none: they do not)",
+        "words of a bank, if reads in all banks but the first are OR-ed with word 0; none: reads are correct "
+        "in all banks",
         f"obilaniu/MVU bfab134, bank64k.v, cdru.v; {_JOBS} (word0)",
     )
     first_word: int = _rule("first word of activations that maps may use", f"{_JOBS} (word0)")

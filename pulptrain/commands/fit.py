@@ -34,7 +34,7 @@ Allow = Annotated[
         "--allow",
         "CHANGE,CHANGE",
         "Allow changes to the training that alter its numerical results: accumulate (smaller mini-batches, "
-        "gradients summed), fp16-states or bf16-states (optimizer states in 16 bits).",
+        "gradients averaged), fp16-states or bf16-states (optimizer states in 16 bits).",
         SEARCH,
     ),
 ]

@@ -95,7 +95,7 @@ def forms_of(spec: ModelSpec) -> list[Form]:
         Form(LAST, replace(spec, train="last")),
         Form(BIAS, _only_biases(spec)),
         Form(ADAPTER, _adapted(spec)),
-        Form(f"{QUARTER} ({quarter[0]} on)", replace(spec, train=tuple(quarter))),
+        Form(f"{QUARTER} (from {quarter[0]})", replace(spec, train=tuple(quarter))),
         Form(f"{SPARSE} (1/{SPARSE_PART} of the channels)", _sparse(spec)),
         *own,
         Form(FULL, spec),

@@ -17,7 +17,7 @@ from trainlib.training.phases import build_training_phases
 ACCUMULATE = "accumulate"
 STATES = {"fp16-states": "fp16", "bf16-states": "bf16"}
 CHANGES = (ACCUMULATE, *STATES)
-"""Smaller mini-batches of which gradients are summed; optimizer states in 16 bits."""
+"""Smaller mini-batches whose gradients are averaged; optimizer states in 16 bits."""
 
 
 @dataclass(frozen=True, slots=True)

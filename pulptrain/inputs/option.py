@@ -172,7 +172,7 @@ class NetworkOptions(SourceOptions, total=False):
         int | None,
         Option(
             "N",
-            "Mini-batches whose gradients are summed before a weight update (default: as in the model).",
+            "Mini-batches per weight update; their gradients are averaged (default: as in the model).",
             MODEL,
             path="model.optimizer.accumulate",
         ),
@@ -298,9 +298,9 @@ class ChipOptions(TypedDict, total=False):
         Option(
             "readable|tables",
             "Form of the program: readable: one C function per op; tables: the ops as tables in L1, "
-            "executed by one small loop, so that the code fits a small instruction cache. Programs too "
-            "small to gain from tables have functions in both cases. Default: that of the SoC; readable with "
-            "--icache warm.",
+            "executed by one small loop, so that the code fits a small instruction cache. A program "
+            "too small to gain from tables has functions even with 'tables'. Default: that of the SoC; with "
+            "--icache warm: readable.",
             MACHINE,
             path="form",
         ),
@@ -500,7 +500,8 @@ class RunOptions(
         Option(
             "[OP|STEP=]NAME",
             "Implementation of the layers: default (pulptrain's own) or as-published (PULP-TrainLib's, if it "
-            "exists). For one op or step also cores, dma or none, as for --im2col, e.g. conv1.IG=none.",
+            "exists). For one op or step you can also write cores, dma or none, with the same meaning as for "
+            "--im2col, e.g. conv1.IG=none.",
             SCHEDULE,
             many=True,
             flag="--variant",

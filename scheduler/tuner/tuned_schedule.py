@@ -58,7 +58,7 @@ class OpChoice(Schema):
     """Choices for one op; `op`, `kernel`, `variant`, `tile`, `loop_order` and `buffering` are read."""
 
     op: str
-    """Layer and step, as in the table: `conv1.FW`."""
+    """Layer and step, as `run` prints them: `conv1.FW`."""
     kernel: str = ""
     """Matmul kernel, if the op has one."""
     variant: str = ""

@@ -7,8 +7,9 @@ test exists.
 
 DEFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
-        "Unrolled matmuls give wrong numbers or write beyond C where the share of a core is no multiple of "
-        "the block; `mm_M_u2` with B transposed does not reset its sum; `mm_u2` is said to lose leftovers",
+        "Unrolled matmuls give wrong numbers or write beyond C if the share of a core is not a multiple of "
+        "the block; `mm_M_u2` with B transposed does not reset its sum. The README of PULP-TrainLib reports "
+        "sporadic errors of `mm_u2`; we found none",
         (
             "trainlib/primitives/test_known_defects::test_every_matmul_is_right_where_its_blocks_do_not_fit",
             "trainlib/kernels/test_kernels::test_on_one_core_every_element_is_written_once_and_operands_stay_inside",
@@ -34,7 +35,7 @@ DEFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "The bias of a linear layer is missing or that of another output, and its gradient is added to dW",
+        "The bias of a linear layer is missing or belongs to another output, and its gradient is added to dW",
         (
             "trainlib/primitives/test_known_defects::test_the_bias_of_a_linear_layer_counts_once_and_stays_out_of_dw",
         ),
@@ -58,8 +59,8 @@ DEFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "WG of a convolution by im2col ignores padding, IG padding and stride; sizes the stride does not "
-        "divide are refused or counted wrong",
+        "In a convolution by im2col, WG ignores padding, and IG ignores padding and stride; sizes that the "
+        "stride does not divide are refused or counted wrong",
         tuple(
             f"trainlib/primitives/test_convolution::test_known_defect_of_the_library_is_not_ours[{case}]"
             for case in (
@@ -102,7 +103,8 @@ DEFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "The depthwise convolution ignores stride without padding, and both in its gradients; it has no HWC",
+        "Without padding, the depthwise convolution ignores its stride; its gradients ignore stride and "
+        "padding. It does not support HWC",
         tuple(
             f"trainlib/primitives/test_convolution::test_known_defect_of_the_library_is_not_ours[{case}]"
             for case in (
@@ -114,8 +116,8 @@ DEFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "The transposed convolution orders its weights differently per step, adds to its output and touches "
-        "memory outside",
+        "The transposed convolution orders its weights differently per step, adds to its output and accesses "
+        "memory outside its arrays",
         tuple(
             f"trainlib/primitives/test_convolution::test_known_defect_of_the_library_is_not_ours[{case}]"
             for case in (
@@ -126,12 +128,13 @@ DEFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "Max-pooling takes the stride of its height for its width",
+        "Max-pooling uses the vertical stride also horizontally",
         ("trainlib/primitives/test_pooling::test_defect_the_width_of_a_max_pooling_follows_its_own_stride",),
     ),
     (
-        "LayerNorm writes one row too many where the cores do not divide the rows; norms need zeroed buffers "
-        "and cancel for a large mean; the overflow test of InstanceNorm never fires",
+        "LayerNorm writes one row too many if the number of cores does not divide that of the rows; norms "
+        "need zeroed buffers, and their variance is wrong for a large mean; InstanceNorm never detects an "
+        "overflow",
         (
             "trainlib/primitives/test_norms::test_defect_layer_norm_of_rows_that_the_cores_do_not_divide_stays_inside",
             "trainlib/primitives/test_norms::test_defect_parameter_gradients_of_a_batch_add_up_and_need_no_zeroed_buffer",
@@ -140,14 +143,14 @@ DEFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "reduce_mean sums a long axis once per core and adds to its output",
+        "reduce_mean sums a long axis once per core, and adds the result to the old content of its output",
         (
             "trainlib/primitives/test_resampling::test_a_long_reduced_axis_is_summed_once_and_not_once_per_core",
             "trainlib/primitives/test_resampling::test_the_mean_does_not_depend_on_what_was_in_the_output_before",
         ),
     ),
     (
-        "pad leaves data in a rim wider than one; every core pads everything",
+        "pad does not clear a border wider than one; every core pads everything",
         (
             "trainlib/primitives/test_moving_data"
             "::test_a_rim_wider_than_one_at_the_left_and_top_is_zero_where_the_library_leaves_data",
@@ -159,11 +162,12 @@ DEFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("trainlib/primitives/test_resampling::test_the_gradient_is_the_adjoint_and_not_an_interpolation",),
     ),
     (
-        "Neighbours of a dropout mask are drawn from related seeds",
+        "Neighbouring elements of a dropout mask come from related seeds",
         ("trainlib/primitives/test_resampling::test_a_mask_drops_its_share_and_neighbours_are_independent",),
     ),
     (
-        "The input gradient of attention is added to what was there; softmax is always approximate",
+        "The input gradient of attention is added to the old content of its buffer; softmax is always "
+        "approximate",
         (
             "trainlib/primitives/test_attention::test_published_input_gradient_adds_to_what_was_there_ours_writes",
             "trainlib/primitives/test_attention"
@@ -171,7 +175,7 @@ DEFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "Cross-entropy is unchecked, weight decay changes the gradient, GELU has no gradient",
+        "Cross-entropy overflows for large logits, weight decay changes the gradient, GELU has no gradient",
         (
             "trainlib/primitives/test_losses::test_defect_cross_entropy_of_large_logits_does_not_overflow",
             "trainlib/primitives/test_optimizers::test_defect_weight_decay_leaves_the_gradient_as_it_is",
@@ -179,15 +183,16 @@ DEFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "Training is wrong with a frozen layer and stops with a frozen last one",
+        "Training gives wrong numbers with a frozen layer, and does not converge with a frozen last layer",
         (
             "trainlib/ir/test_graph::test_frozen_layers_are_not_trained_and_stop_the_backward_pass",
             "trainlib/training/test_training_forms::test_a_partly_frozen_network_agrees_with_torch",
         ),
     ),
     (
-        "The AutoTuner fails on a single solution and cuts images that do not exist; bytes of biases, frozen "
-        "and depthwise weights are counted wrong and an overflow only printed",
+        "The AutoTuner fails if one tiling is requested, and computes tiles without padding and stride; "
+        "bytes of biases, frozen and depthwise weights are counted wrong, and overflows of memory only "
+        "printed",
         (
             "scheduler/tuner/test_tuner::test_pruned_finds_what_exhaustive_finds_on_every_op_of_a_model",
             "scheduler/memory/test_memory_plan::test_every_tensor_has_a_level_an_address_and_its_whole_life",

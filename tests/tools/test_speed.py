@@ -33,7 +33,7 @@ def test_a_line_says_ratio_and_other_cycles() -> None:
         "the same",
     ]
     assert line(SMALLEST, old, Measured(1.0, 2 << 20, 0, {"cycles": 11}))[-1] == "10 -> 11"
-    assert line(SMALLEST, old, Measured(1.0, 2 << 20, 2, {}))[-1] == "exit 0, 2"
+    assert line(SMALLEST, old, Measured(1.0, 2 << 20, 2, {}))[-1] == "exit code 0 -> 2"
 
 
 @pytest.mark.needs_git_history

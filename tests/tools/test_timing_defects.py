@@ -28,12 +28,12 @@ QUICK = {
     "a matmul is priced with half its K": ("mm",),
     "SGD is priced as a copy": ("loop",),
     "every output is waited for at once": ("tiled-layers",),
-    "inputs are never loaded ahead": ("tiled",),
+    "inputs are never loaded in advance": ("tiled",),
     "no gap between the bursts of a store": ("dma",),
     "kernels do not slow transfers down": ("dma-contention",),
     "a barrier opens one cycle late": ("micro",),
     "the join costs the master nothing": ("layer",),
-    "a wait for a bank counts twice": ("overlap, kernel",),
+    "a stall at a bank counts twice": ("overlap, kernel",),
     "a taken branch costs one cycle less": ("loop",),
 }
 QUICK[AS_IT_IS] = tuple(dict.fromkeys(name for names in QUICK.values() for name in names))

@@ -209,12 +209,12 @@ def test_rows_without_a_model_are_counted_beside_their_target_and_say_why() -> N
     done = {name: few(name) for name in SETS}
     refused = done["micro"].refused
     assert refused
-    row = next(line for line in page.page(done).splitlines() if line.startswith("| micro |"))
+    row = next(line for line in page.page(done).splitlines() if line.startswith("| [micro](#micro) |"))
     cells = [cell.strip() for cell in row.split("|")]
     assert (cells[2], cells[4]) == (str(len(done["micro"].results)), str(len(refused)))
     none = replace(done["micro"], results=())
     text = page.page({**done, "micro": none})
-    row = next(line for line in text.splitlines() if line.startswith("| micro |"))
+    row = next(line for line in text.splitlines() if line.startswith("| [micro](#micro) |"))
     assert row.endswith("| **no** |"), "a set of which nothing is predicted does not meet its goal"
     assert "Rows without a model" in text
     assert refused[0].error.message.rpartition(": ")[2] in text

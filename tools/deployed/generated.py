@@ -257,11 +257,13 @@ def page() -> str:
     ours = [f"`{row['kernel']}`" for row in rows if row["kernel"] in beyond and not row["library"]]
     but = f"all but {len(above)} ({', '.join(above)})" if above else "all"
     text = (
-        f"{len(rows)} kernels are generated. Of {len(over_hand)} that were written by hand before {but} "
-        f"execute at most {MOST:.2f} times those instructions. Of {len(alone)} that call no function "
-        f"{len(alone) - len(beyond)} are at most that far above their nest of `{CODEGEN}`. Of the others "
-        f"{len(library)} have the nest of the library's own kernel, other code ({', '.join(library)}), "
-        f"{len(ours)} an estimate or the nest of another C kernel ({', '.join(ours)})."
+        f"{len(rows)} C kernels are generated, several for a name above that has several forms. "
+        f"{len(over_hand)} of them replaced hand-written kernels; {but} execute at most {MOST:.2f} times the "
+        f"instructions of the kernel that they replaced. {len(alone)} generated kernels call no function; "
+        f"{len(alone) - len(beyond)} of these execute at most {MOST:.2f} times the instructions of their "
+        f"nest of `{CODEGEN}`. Of the other {len(beyond)}, {len(library)} use the nest of PULP-TrainLib's "
+        f"kernel, whose code differs ({', '.join(library)}), and {len(ours)} use an estimate or the nest of "
+        f"another C kernel ({', '.join(ours)})."
     )
     shown = [
         (

@@ -140,7 +140,10 @@ def page() -> str:
             sums[0], sums[1] = sums[0] + ours, sums[1] + counted
     far = {name: sums for name, sums in kernels.items() if abs(sums[0] / sums[1] - 1) > FAR}
     near = len(kernels) - len(far)
-    text = f"Of {len(kernels)} sets of kernels that ops call {near} are within {FAR:.0%}. The others:"
+    text = (
+        f"The ops call {len(kernels)} different sets of kernels. For {near} sets, the error is at most "
+        f"{100 * FAR:.0f} %. The others:"
+    )
     return "\n\n".join((_table("model", models), text, _table("kernels", far)))
 
 

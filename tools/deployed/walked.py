@@ -87,12 +87,12 @@ ENOUGH = 5
 
 KINDS = {
     "op": "begin and end of a table",
-    "transfer_1d": "transfer",
-    "transfer_2d": "transfer of lines",
+    "transfer_1d": "1D transfer",
+    "transfer_2d": "2D transfer",
     "wait": "record of waits",
     "waits": "each of its waits",
     "fork": "fork",
-    "alone": "call of core 0 alone, more than a fork",
+    "alone": "kernel on core 0 alone, in addition to a fork",
     "fetch": "fetch of tables",
 }
 
@@ -107,5 +107,5 @@ def page(models: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     found = solved([*chain.from_iterable(models.values())])
     ours_of = {kind: sum(priced({kind: 1}).values()) for kind in KINDS}
     by_kind = [(KINDS[kind], f"{ours_of[kind]:.0f}", f"{each:.0f}") for kind, each in found.items()]
-    heads = ("model", "tables", "instructions", "cycles of them", "priced", "error")
-    return "\n\n".join((table(heads, by_model), table(("record", "priced", "executed"), by_kind)))
+    heads = ("model", "tables", "instructions executed", "cycles executed", "cycles predicted", "error")
+    return "\n\n".join((table(heads, by_model), table(("record", "predicted", "executed"), by_kind)))

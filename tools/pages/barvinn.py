@@ -98,7 +98,7 @@ def times() -> str:
             milliseconds = f"{cycles / timing.clock.hz * 1e3:.3f}"
             frames = f"{rate['frames_per_second']:,.0f}"
             rows.append((name, control, rate["units"], f"{cycles:,}", milliseconds, frames))
-    titles = ("units are", "interrupt to command", "units", "cycles", "ms at 250 MHz", "frames/s")
+    titles = ("behaviour", "interrupt to command", "units", "cycles", "ms at 250 MHz", "frames/s")
     return table(titles, rows, numbers=True)
 
 
@@ -142,10 +142,10 @@ def measured() -> str:
     titles = (
         "case",
         "jobs",
-        "run",
-        "command to interrupt",
-        "last product to last plane",
-        "words",
+        "job, cycles",
+        "command to interrupt, cycles",
+        "last product to last plane, cycles",
+        "words per job",
         "words wrong",
     )
     return table(titles, rows)

@@ -45,11 +45,11 @@ def loops() -> str:
     paired = [sum(row["c"].values()) - sum(row["nest"].values()) for row in rows if row["c"]]
     near = sum(abs(difference) <= 1 for difference in paired)
     counted = (
-        f"Of {len(rows)} innermost loops of nests {len(paired)} are found in C with the same loads, stores "
-        f"and floating-point instructions; {near} of these are within one integer instruction. Those with "
-        "multiply-adds:"
+        f"Nests have {len(rows)} innermost loops. {len(paired)} of them are found in C with the same loads, "
+        f"stores and floating-point instructions; {near} of these differ by at most one integer instruction. "
+        "The loops with multiply-adds:"
     )
-    return f"{counted}\n\n{table(('kernel', 'nest', 'C', 'instructions'), body)}"
+    return f"{counted}\n\n{table(('kernel', 'nest', 'C', 'C - nest, instructions'), body)}"
 
 
 def _counts(counts: dict[str, int]) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,12 @@ from configs.library import list_names
 from configs.parameters import PROFILES
 from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import run_model
-from scheduler.validation.error_bars import shipped_table
+from scheduler.validation.error_bars import SIZES, shipped_table
 from tools.pages.page import Page, golden, table
 from tools.validation.error_classes import ITERATIONS_ON_RTL, Held, held_out_today
 from traces.report import error_line
 
-AGAIN = ("layer steps, by kernels and other layers",)
+AGAIN = ("layer steps, bars from kernels and other layers",)
 """Groups of rows that another group has, too."""
 
 
@@ -59,7 +60,10 @@ def _counts(title: str, groups: Mapping[str, Sequence[Held]]) -> str:
                 f"{100 * np.percentile(errors, 95):.1f}",
             )
         )
-    heads = (title, "rows", "within", "%", "median bar, %", "median typical, %", "mean error, %", "95th, %")
+    heads = (
+        *(title, "rows", "within their bar", "within, %", "median bar, %", "median typical, %"),
+        *("mean error, %", "95th percentile of the error, %"),
+    )
     return table(heads, rows, numbers=True)
 
 
@@ -80,11 +84,11 @@ def iterations() -> str:
     for item, warm in _exported():
         row, bar = item.row, item.bar
         model, cores, _ = _run_of(item).rsplit("-", 2)
-        cycles = f"{warm.row.predicted:,}" if warm else "", f"{row.predicted:,}", f"{row.measured:,}"
+        cycles = f"{warm.row.predicted:,}" if warm else "-", f"{row.predicted:,}", f"{row.measured:,}"
         error = f"{100 * (row.predicted - row.measured) / row.measured:+.1f}"
         rows.append((*model.rsplit("-", 1), cores, *cycles, error, f"{100 * bar.within:.0f}" if bar else ""))
-    heads = ("model", "buffering", "cores", "warm", "predicted", "measured", "error, %", "bar, %")
-    return table(heads, rows)
+    ways = (f"predicted, `--icache {state}`" for state in ("warm", "steady"))
+    return table(("model", "buffering", "cores", *ways, "measured", "error, %", "error bar, %"), rows)
 
 
 def in_short() -> str:
@@ -106,11 +110,24 @@ def in_short() -> str:
 def classes() -> str:
     """The classes of the table."""
     rows = [
-        (*name.split(" / "), f"{found.count:,}", f"{100 * found.bias:+.2f}", f"{100 * found.spread:.2f}")
+        (
+            *map(_cell, name.split(" / ")),
+            f"{found.count:,}",
+            f"{100 * found.bias:+.2f}",
+            f"{100 * found.spread:.2f}",
+        )
         for name, found in shipped_table().classes.items()
     ]
     heads = ("timing", "family", "codegen", "team", "cycles of a call", "rows", "bias, %", "spread, %")
     return table(heads, rows)
+
+
+def _cell(word: str) -> str:
+    """A word of a class as a cell: a size with both of its limits."""
+    limits = {f"below {above}": f"{least:,} to {above - 1:,}" for least, above in pairwise((0, *SIZES))} | {
+        f"{SIZES[-1]} and more": f"{SIZES[-1]:,} and more"
+    }
+    return limits.get(word, word)
 
 
 @cache

@@ -9,7 +9,7 @@ from collections import defaultdict
 from configs.errors import InputError
 from configs.grades import ASSUMED, GRADES, grades
 from configs.library import list_names
-from configs.parameters import PROFILES, load_parameters
+from configs.parameters import PROFILES, Parameter, load_parameters
 from pulptrain.inputs.settings import Settings
 from pulptrain.running.session import run_model
 from tools.pages.page import Page, accuracy, golden, table
@@ -21,6 +21,8 @@ from trainlib.kernels.library import FP32_BYTES, LIBRARY, WORDS, sibling
 DTYPES = {"fp32": "fp32", "fp16": "fp16, bf16"}
 """Format that is run -> those it stands for: fp16 and bf16 run the same instructions."""
 BASE = "pulp-open"
+NO_UNITS = ("count", "choice", "flag")
+"""Of a parameter that is a number of something, a word, or yes or no."""
 
 
 def nests() -> str:
@@ -36,7 +38,7 @@ def nests() -> str:
             (*key[:3], *key[3:], " ".join(f"`{name}`" for name in names))
             for key, names in sorted(groups.items(), key=lambda item: (_rank(item[0]), item[1]))
         ]
-        titles = ("evidence", "16-bit form", "8-bit form", "measured rows", "counts read off", "nests")
+        titles = ("evidence", "16-bit form", "8-bit form", "measured rows", "rows that set counts", "nests")
         parts.append(f"### {codegen}\n\n{table(titles, rows)}")
     return "\n".join(parts)
 
@@ -48,7 +50,7 @@ def _rank(key: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
 def _form(codegen: str, name: str, element_bytes: int) -> str:
     """The label of the form of an fp32 nest for narrow elements."""
     if LIBRARY.header(codegen, name).element_bytes != FP32_BYTES:
-        return ""
+        return "-"
     try:
         return nest_evidence(codegen, sibling(name, element_bytes)).label
     except InputError:
@@ -90,11 +92,17 @@ def constants() -> str:
         parameter = load_parameters(item.soc, item.profile)[item.path]
         files: dict[str, list[str]] = defaultdict(list)
         for file, benchmark in item.rows:
-            files[file].append(benchmark)
-        named = "; ".join(f"{file}: {', '.join(names)}" for file, names in files.items())
+            files[file] += [benchmark] * (benchmark != file.removesuffix(".csv"))
+        named = "; ".join(f"{file}: {', '.join(names)}".removesuffix(": ") for file, names in files.items())
         where = f"{item.soc}, {item.profile}"
-        rows.append((f"`{item.path}`", f"{parameter.value} {parameter.unit}", where, item.grade, named))
+        rows.append((f"`{item.path}`", _shown(parameter), where, item.grade, named))
     return table(("parameter", "value", "SoC and timing", "grade", "rows"), rows)
+
+
+def _shown(parameter: Parameter) -> str:
+    """The value with its unit, if that is one."""
+    value = "yes" if parameter.value is True else "no" if parameter.value is False else parameter.value
+    return f"{value} {parameter.unit}" if parameter.unit not in NO_UNITS else str(value)
 
 
 def models() -> str:

@@ -153,7 +153,7 @@ def half() -> str:
         for row in stored()
         if row["soc"] == "pulp-open" and not is_of_today(row)
     }
-    return older_than_today(changes, ", with `--icache warm`") + table(heads, rows, numbers=True)
+    return older_than_today(changes, ", computed with `--icache warm`") + table(heads, rows, numbers=True)
 
 
 def _energy(half: dict[str, Any]) -> str:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import inspect
 from functools import partial
 
 from configs.meanings import keys_of
@@ -16,10 +15,10 @@ from trainlib.training.options import GradientOptions
 from trainlib.training.schedules import SCHEDULES
 
 
-def template(kind: str) -> str:
+def template(kind: str, name: str = "mine") -> str:
     """What `pulptrain new` writes, without the line for editors."""
     text = (ROOT / "configs" / "templates" / f"{kind}.yaml").read_text(encoding="utf-8")
-    lines = text.replace("NAME", "mine").splitlines()[1:]
+    lines = text.replace("NAME", name).splitlines()[1:]
     return "\n".join(["```yaml", *lines, "```"])
 
 
@@ -48,14 +47,14 @@ def schedules() -> str:
         keys = [key for key in keys_of(schema) if key.name != "name"]
         said = [f"**{key.name}**" if key.required else f"{key.name}={shown(key.default)}" for key in keys]
         said = [text.replace("`", "") for text in said]
-        rows.append(f"| `{name}` | {', '.join(said)} | {inspect.getdoc(schema)} |")
+        rows.append(f"| `{name}` | {', '.join(said)} | {' '.join((schema.__doc__ or '').split())} |")
     return "\n".join(rows)
 
 
 PAGE = Page(
     "docs/model-file.md",
     {
-        "template": partial(template, "model"),
+        "template": partial(template, "model", "net"),
         "model": partial(keys_table, ModelSchema),
         "input": partial(keys_table, InputSchema),
         "layer": partial(keys_table, LayerSchema),

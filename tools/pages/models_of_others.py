@@ -50,7 +50,7 @@ def models() -> str:
         "input",
         *MODES,
         "layers",
-        "tensors",
+        "tensors compared",
         "error",
         "refused because",
     )

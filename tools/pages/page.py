@@ -86,9 +86,8 @@ def older_than_today(changes: Mapping[str, float], why: str = "") -> str:
         return ""
     least, most = 100 * min(changes.values()), 100 * max(changes.values())
     return (
-        f"*Older than today's cycles: {', '.join(changes)}. These rows come from an earlier "
-        f"version of pulptrain{why}; today's default cycles of these models differ by {least:+.1f} to "
-        f"{most:+.1f} %.*\n\n"
+        f"*Older than today's version of pulptrain: the rows of {', '.join(changes)}{why}. Today's default "
+        f"cycles of these models differ by {least:+.1f} to {most:+.1f} %.*\n\n"
     )
 
 

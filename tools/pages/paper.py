@@ -260,8 +260,9 @@ def _sharing_table(results: Sequence[Result]) -> str:
         for item in sharing_agreements(results)
         if item.cell[1] == "8"
     ]
-    titles = ("codegen", "FPUs", "conflicts", "kernels", "measured", "ours", "sample, other sample")
-    return table((*titles, "sample, ours"), rows)
+    titles = ("codegen", "FPUs", "conflicts", "kernels", "measured ratio", "predicted ratio")
+    correlations = ("two measurements", "measurement and prediction")
+    return table((*titles, *(f"correlation of {pair}" for pair in correlations)), rows)
 
 
 PAGE = Page(

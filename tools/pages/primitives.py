@@ -143,7 +143,7 @@ def defects() -> str:
             for test, own in cases.items()
         ]
         rows.append((defect, "; ".join(words)))
-    return table(("there", "tested here by"), rows)
+    return table(("defect of PULP-TrainLib", "test"), rows)
 
 
 PAGE = Page(

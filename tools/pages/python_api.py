@@ -38,7 +38,7 @@ def options() -> str:
         (f"`{name}`", f"`{each.flag or '--' + name.replace('_', '-')}`", ", ".join(takers[name]), each.help)
         for name, each in found.items()
     )
-    return table(("option", "command line", "of", "meaning"), rows)
+    return table(("option", "command line", "functions", "meaning"), rows)
 
 
 def classes() -> str:
@@ -54,7 +54,7 @@ def classes() -> str:
             if each.kind is not inspect.Parameter.KEYWORD_ONLY
         ]
         rows.append((f"`{name}({', '.join(own)})`", ABOUT[primitive.name]))
-    return table(("class", "is"), rows)
+    return table(("class", "what it computes"), rows)
 
 
 PAGE = Page("docs/python-api.md", {"options": options, "classes": classes})

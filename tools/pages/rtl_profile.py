@@ -74,7 +74,7 @@ def causes_table() -> str:
         together = now - old - sum(parts)
         shares = (f"{100 * part / old:+.2f}" for part in (*parts, together))
         rows.append((model, f"{old:,}", f"{now:,}", f"{100 * (now - old) / old:+.2f} %", *shares))
-    return table(("model", "before", "now", "", *CAUSES, "together"), rows)
+    return table(("model", "before", "now", "change", *CAUSES, "together"), rows)
 
 
 def _cycles(asked: tuple[str, tuple[str, ...]]) -> int:

@@ -33,8 +33,8 @@ def axes() -> str:
         ("another model", "`model`", "`model: [tutorial-cnn, digits-cnn]`"),
         ("a parameter of the SoC", "its path", "`l2.dma_read_latency_cycles: [20, 100]`"),
         (
-            "an option for one op (`conv1.IG`), or for a step of all layers (`IG`)",
-            ", ".join(f"`{name}.OP`" for name in OF_ONE),
+            "an option for one op (`conv1.IG`), for a step of all layers (`IG`), or for a tensor (`home`)",
+            ", ".join(f"`{name}.{'TENSOR' if name == 'home' else 'OP'}`" for name in OF_ONE),
             "`kernel.IG: [mm, mm_u2]`",
         ),
     ]

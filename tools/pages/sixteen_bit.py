@@ -58,7 +58,7 @@ def simulate(model: str, dtype: str, blocked: bool) -> Found:
 def _group(kernel: str) -> str:
     if kernel.startswith("mm"):
         return "matmuls"
-    return "unrolling and transposing" if kernel.startswith(COPIES) else "all other"
+    return "im2col, transposes and copies" if kernel.startswith(COPIES) else "all other"
 
 
 def gains() -> str:
@@ -79,7 +79,7 @@ def gains() -> str:
                     f"{narrow.macs / narrow.cycles:.2f}",
                 )
             )
-    titles = ("model", "matmuls", "fp32", "fp16", "gain", "of convolutions", "MAC/cycle fp32", "fp16")
+    titles = ("model", "matmuls", "fp32", "fp16", "gain", "gain of convolutions", "MAC/cycle fp32", "fp16")
     return table(titles, rows, numbers=True)
 
 

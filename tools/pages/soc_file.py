@@ -11,12 +11,12 @@ from tools.pages.page import Page, table
 from tools.pages.reference import keys_table
 
 _KINDS = {
-    "integer": "a whole number",
-    "bytes": "a size: `64 KiB`, `1 MiB`, `512 B`",
-    "hertz": "a frequency: `50 MHz`, `1 GHz`",
-    "number": "a number",
+    "integer": "integer",
+    "bytes": "size: `64 KiB`, `1 MiB`, `512 B`",
+    "hertz": "frequency: `50 MHz`, `1 GHz`",
+    "number": "number",
     "flag": "`on` or `off`",
-    "text": "a word",
+    "text": "string",
 }
 
 
@@ -30,9 +30,13 @@ def parameters() -> str:
     rtl, gvsoc = (load_parameters("pulp-open", profile) for profile in ("rtl", "gvsoc"))
     rows = []
     for path, each in rtl.items():
-        value = str(each.value) if gvsoc[path].value == each.value else f"{each.value} / {gvsoc[path].value}"
-        rows.append((f"`{path}`", value.lower(), each.unit, each.description))
+        values = dict.fromkeys(_shown(profile[path].value) for profile in (rtl, gvsoc))
+        rows.append((f"`{path}`", " / ".join(values), each.unit, each.description))
     return table(("parameter", "pulp-open (rtl / gvsoc)", "unit", "meaning"), rows)
+
+
+def _shown(value: object) -> str:
+    return str(value) if not isinstance(value, bool) else "on" if value else "off"
 
 
 PAGE = Page(

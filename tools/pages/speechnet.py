@@ -181,8 +181,8 @@ def _convolutions(theirs: Costs, ours: Costs) -> str:
     return (
         table(("", "MAC", *WHO), rows)
         + "\nIn brackets: cycles per MAC.\n"
-        + f"\nRank correlation (Spearman) of the 14 cycle counts: {correlation['convolutions']:.2f}; of all "
-        f"{correlation['pairs']:.0f} pairs of block, layer and step that both have: "
+        + f"\nRank correlation (Spearman) of the 14 cycle counts: {correlation['convolutions']:.2f}; over "
+        f"all {correlation['pairs']:.0f} combinations of block, layer and step that both have: "
         f"{correlation['all']:.2f}.\n"
     )
 

@@ -32,7 +32,7 @@ def bounds() -> str:
     for name in WATCHED:
         figure = figures[f"{name} {MEAN}"]
         rows.append((name, len(rows_of(name)), f"{figure['percent']:.2f}", f"{figure['bound']:.2f}"))
-    return table(("set", "rows", "mean error, %", "may move by"), rows, numbers=True)
+    return table(("set", "rows", "mean error, %", "bound, points"), rows, numbers=True)
 
 
 def seen() -> str:

@@ -271,7 +271,7 @@ def _peak_kib(row: Mapping[str, str]) -> float:
 
 def _older(kind: str) -> str:
     names = [row["id"] for row, ours in _of_kind(kind) if not is_of_today(ours)]
-    text = f"*Older than today's cycles: {', '.join(names)}. These rows come from an earlier pulptrain.*"
+    text = f"*Older than today's cycles: {', '.join(names)} come from an earlier version of pulptrain.*"
     return f"{text}\n\n" if names else ""
 
 
@@ -356,6 +356,7 @@ def steps() -> str:
         rows.append(
             (
                 *(
+                    row["id"],
                     _name(row),
                     _millions(theirs),
                     _millions(ours["cycles"]),
@@ -364,7 +365,10 @@ def steps() -> str:
                 *(f"{cycles / ours['macs']:.2f}" for cycles in (theirs, ours["cycles"])),
             )
         )
-    heads = ("step", "published, million cycles", "ours", "share", "published cycles/MAC", "ours")
+    heads = (
+        *("id", "step", "published, million cycles", "ours, million cycles", "ours / published"),
+        *("published cycles/MAC", "our cycles/MAC"),
+    )
     return _older("step") + table(heads, rows, numbers=True)
 
 
@@ -376,9 +380,12 @@ def peaks() -> str:
             continue
         cells = (f"{float(row['peak_kib']):,.0f}" if row["peak_kib"] else "-", row["arena_kib"] or "-")
         sizes = ("peak_bytes", "accumulated_bytes", "weight_bytes", "gradient_bytes")
-        rows.append((_name(row), *cells, *(_kib(ours[key]) for key in sizes)))
-    heads = ("step", "published peak", "arena", "ours, one mini-batch", "ours, accumulators", "our weights")
-    return _older("step") + table((*heads, "our gradients"), rows, numbers=True)
+        rows.append((row["id"], _name(row), *cells, *(_kib(ours[key]) for key in sizes)))
+    heads = (
+        *("id", "step", "published peak", "published arena", "ours, one mini-batch"),
+        *("ours, accumulators", "our weights", "our gradients"),
+    )
+    return _older("step") + table(heads, rows, numbers=True)
 
 
 def points() -> str:
@@ -389,7 +396,7 @@ def points() -> str:
         added = _more(float(row["cycles"]), float(before["cycles"])) if before is not None else "-"
         rows.append(
             (
-                f"{NAMES[row['model']]}, published",
+                f"{row['id']}: {NAMES[row['model']]}, published",
                 row["peak_kib"],
                 _millions(row["cycles"]),
                 added,
@@ -418,7 +425,7 @@ def points() -> str:
                     f"{part['seconds']:.0f} s",
                 )
             )
-    heads = ("point", "peak, KiB", "million cycles", "added", "recomputed ops", "gap", "search")
+    heads = ("point", "peak, KiB", "million cycles", "added cycles", "recomputed ops", "gap", "search time")
     return _older("point") + table(heads, rows, numbers=True)
 
 
@@ -426,6 +433,7 @@ def traffic() -> str:
     """A row per published step with promoted tensors."""
     rows = [
         (
+            row["id"],
             NAMES[row["model"]],
             row["traffic_mb"],
             f"{ours['traffic_bytes'] / 1e6:.2f}",
@@ -433,7 +441,7 @@ def traffic() -> str:
         )
         for row, ours in _of_kind("traffic")
     ]
-    heads = ("model, L2 of 840 KiB", "published, MB", "ours, MB", "ours, million cycles")
+    heads = ("id", "model, L2 of 840 KiB", "published, MB", "ours, MB", "ours, million cycles")
     return _older("traffic") + table(heads, rows, numbers=True)
 
 
@@ -455,7 +463,11 @@ def reasons() -> str:
         if row["kind"] == "step" and row["cycles"]
     }
     shares = [LAUNCH_CYCLES * nodes / steps[model] for model, nodes in NODES.items()]
-    return table(("published change", "before, million cycles", "after", "change"), rows, numbers=True) + (
+    return table(
+        ("published change: before -> after", "before, million cycles", "after, million cycles", "change"),
+        rows,
+        numbers=True,
+    ) + (
         f"\nLaunches: at {LAUNCH_CYCLES:,} cycles for each of {min(NODES.values())} to {max(NODES.values())} "
         f"nodes they are {100 * min(shares):.1f} to {100 * max(shares):.1f} % of a step.\n"
     )

@@ -142,7 +142,7 @@ def gains_table(rows: Sequence[Row]) -> str:
         saved = [f"{100 * (1 - double / single):.1f} %" for single, double in pairs]
         lines.append((row.model, *over, *saved))
     titles = ["model", "**tuned over default**", "over mm", "over 2x4"]
-    titles += ["double saves with mm", "with 2x4", "tuned"]
+    titles += [f"double saves, {schedule}" for schedule in ("mm", "2x4", "tuned")]
     text = table(titles, lines, numbers=True)
     slower = [row.model for row in rows if row.tuned_cycles > min(row.fixed.values())]
     if slower:

@@ -104,9 +104,9 @@ def inaccurate() -> str:
         f"({where}: {most:.2f}).",
         f"`dma-width` is {_both_ways('dma-width')}: code waits for DMA loads, and the run does not show for "
         "which ones.",
-        "`private-fpu`, and `no-bank-conflicts` with one FPU: without one shared unit, the cores wait for "
-        f"another. For `no-bank-conflicts` on `tiny-transformer` with one FPU, {_percent(predicted)} is "
-        f"predicted and {_percent(simulated)} simulated.",
+        "`private-fpu`, and `no-bank-conflicts` with one FPU, are too high: where one shared unit delays the "
+        "cores no longer, they wait more for another one. For `no-bank-conflicts` on `tiny-transformer` with "
+        f"one FPU, {_percent(predicted)} is predicted and {_percent(simulated)} simulated.",
     )
     return "\n".join(
         fill(point, 120, break_on_hyphens=False, initial_indent="- ", subsequent_indent="  ")

@@ -30,7 +30,8 @@ def line(row: Row, old: Measured, new: Measured) -> list[str]:
     cycles = [item.summary.get("cycles") for item in (old, new)]
     same = "the same" if cycles[0] == cycles[1] else f"{cycles[0]} -> {cycles[1]}"
     if old.exit_code or new.exit_code:
-        same = f"exit {old.exit_code}, {new.exit_code}"
+        codes = (old.exit_code, new.exit_code)
+        same = f"both: exit code {codes[0]}" if codes[0] == codes[1] else "exit code {} -> {}".format(*codes)
     return [
         row.name,
         f"{old.user_seconds:.2f}",
@@ -72,7 +73,7 @@ def main() -> int:
         except InputError as error:
             print(f"bench-against: {error}", file=sys.stderr)
             return 2
-        text = f"This version beside {old.name}.\n\n" + compared([old, present(folder)], rows)
+        text = f"This version compared with {old.name}.\n\n" + compared([old, present(folder)], rows)
     print(text)
     if asked.write:
         write_block("against", text)

@@ -20,16 +20,18 @@ NOT_SEEN = {
         "the RTL holds one; in rows of GVSoC a command leaves the queue of its core before the next one is "
         "programmed"
     ),
-    "a further command of a transfer costs nothing": "every measured transfer is one command",
+    "every command of a transfer but the first costs nothing": "every measured transfer is one command",
     "a 2D command costs what a 1D command does": (
-        "the measured programs pushed every box with the 2D call, also one of a line, and so are predicted: "
-        "which of two prices a command takes is not compared"
+        "the measured programs use the 2D call for every tile, also for a tile of one line, and so does "
+        "their prediction; no measurement depends on when a 1D command is chosen"
     ),
-    "a priority at the banks that goes round stands still": (
-        "no measured machine has one: GVSoC serves the lowest core first, the RTL has a fair round robin"
+    "a rotating priority at the banks never rotates": (
+        "no measured machine has such a priority: GVSoC serves the lowest core first, the RTL has a fair "
+        "round robin"
     ),
-    "stalls in front of the measured turns are not extrapolated": (
-        "kernels of these rows are executed whole; the first of 12 million instructions or more is cut"
+    "stalls of iterations that are not simulated are left out": (
+        "kernels of these rows are simulated completely; only kernels of more than 12 million instructions "
+        "are not"
     ),
 }
 """Defects that no figure notices, and why: what is not measured cannot be watched by measurements."""

@@ -52,7 +52,10 @@ def _half_of_k() -> Sequence[Replacement]:
     return around(catalogue, "matmul_work", wrong)
 
 
-@_defect("trainlib/primitives/lowering/calls.py", "B is priced as stored transposed where it is not")
+@_defect(
+    "trainlib/primitives/lowering/calls.py",
+    "a matmul is priced as if B were stored the other way (transposed or not)",
+)
 def _always_transposed() -> Sequence[Replacement]:
     def wrong(right: Any, kernel: str, codegen: str, *, trans_b: bool, **sizes: Any) -> Any:
         header = catalogue.LIBRARY.header(codegen, kernel)
@@ -70,7 +73,7 @@ def _one_more_per_core() -> Sequence[Replacement]:
 _defect("trainlib/primitives/contractions/conv_im2col.py", "a convolution unrolls its input twice")(
     lambda: _convolutions("y", lambda found: _twice(found, "im2row"))
 )
-_defect("trainlib/primitives/contractions/conv_im2col.py", "IG of a convolution without its block transpose")(
+_defect("trainlib/primitives/contractions/conv_im2col.py", "IG of a convolution lacks its block transpose")(
     lambda: _convolutions("dx", lambda found: _without(found, "blocktransp"))
 )
 
@@ -125,9 +128,10 @@ def _vectors_transposed() -> Sequence[Replacement]:
     return [*around(Product, "used", used), *around(Product, "run", run)]
 
 
-_defect("trainlib/primitives/contractions/pointwise.py", "what a matmul wants transposed is not")(
-    lambda: around(pointwise, "turning", lambda right, *args: Each((), ()))
-)
+_defect(
+    "trainlib/primitives/contractions/pointwise.py",
+    "a pointwise matmul is priced without the transposition of its operand",
+)(lambda: around(pointwise, "turning", lambda right, *args: Each((), ())))
 
 
 def _passes(name: str, times: dict[str, int]) -> list[Replacement]:
@@ -139,7 +143,7 @@ def _passes(name: str, times: dict[str, int]) -> list[Replacement]:
     return around(softmax, name, wrong)
 
 
-_defect("trainlib/primitives/attention/softmax.py", "softmax without its division")(
+_defect("trainlib/primitives/attention/softmax.py", "softmax lacks its division")(
     lambda: _passes("softmax_passes", {"row_div": 0})
 )
 _defect("trainlib/primitives/attention/softmax.py", "IG of softmax sums every row twice")(

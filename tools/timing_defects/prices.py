@@ -78,7 +78,7 @@ _defect(_RULES, "an access across a word border costs nothing")(
 )
 
 
-@_defect("arch/pricing/nest_reader.py", "a hardware loop is set up in every turn")
+@_defect("arch/pricing/nest_reader.py", "a hardware loop is set up again in every iteration")
 def _set_up_each_turn() -> Sequence[Replacement]:
     known: dict[int, tuple[tuple[Node, ...], tuple[Node, ...]]] = {}
 
@@ -110,13 +110,13 @@ _defect("arch/pricing/contention.py", "cores do not share FPUs")(lambda: _machin
 _defect("arch/pricing/contention.py", "cores do not share the division unit")(
     lambda: _machine(divsqrt_shared=False)
 )
-_defect("arch/pricing/contention.py", "cores do not meet at banks")(lambda: _machine(banks_shared=False))
-_defect("arch/pricing/contention.py", "a wait for a bank counts twice")(
+_defect("arch/pricing/contention.py", "cores never conflict at banks")(lambda: _machine(banks_shared=False))
+_defect("arch/pricing/contention.py", "a stall at a bank counts twice")(
     lambda: around(
         contention, "_cost", lambda right, share, waited: right(share, [2 * waited[0], *waited[1:]])
     )
 )
-_defect("arch/pricing/contention.py", "a priority at the banks that goes round stands still")(
+_defect("arch/pricing/contention.py", "a rotating priority at the banks never rotates")(
     lambda: _machine(banks_rotate=0)
 )
 _defect("arch/pricing/code_fetch.py", "a loop larger than a cache refills nothing")(
@@ -129,12 +129,12 @@ _defect("arch/pricing/code_fetch.py", "a refill of the private cache comes from 
         lambda right, lines, icache: float(icache.shared_refill_stall_cycles),
     )
 )
-_defect("arch/pricing/window_plan.py", "a window ends after 2,000 instructions")(
+_defect("arch/pricing/window_plan.py", "only the first 2,000 instructions of a long kernel are simulated")(
     lambda: [(team_cost_model, "PricingWindow", partial(PricingWindow, budget_instructions=2_000))]
 )
 
 
-@_defect("arch/pricing/window_plan.py", "stalls in front of the measured turns are not extrapolated")
+@_defect("arch/pricing/window_plan.py", "stalls of iterations that are not simulated are left out")
 def _not_extrapolated() -> Sequence[Replacement]:
     def wrong(right: Any, plan: Any) -> Any:
         trips, extrapolated = right(plan)
@@ -143,7 +143,7 @@ def _not_extrapolated() -> Sequence[Replacement]:
     return around(contention, "_loop_tables", wrong)
 
 
-@_defect("arch/pricing/team_cost_model.py", "the memory of prices does not tell addresses apart")
+@_defect("arch/pricing/team_cost_model.py", "the cache of kernel costs ignores addresses")
 def _key_without_addresses() -> Sequence[Replacement]:
     def key(self: TeamCostModel, work: Any, cores: Any, machine: Any, traffic: Any) -> object:
         return id(self), machine, traffic, tuple((core, nest.shape, nest.trips) for core, nest in cores)
@@ -151,7 +151,7 @@ def _key_without_addresses() -> Sequence[Replacement]:
     return _remembered("_price_together", key)
 
 
-_defect("arch/pricing/team_cost_model.py", "the memory of prices does not tell trip counts apart")(
+_defect("arch/pricing/team_cost_model.py", "the cache of kernel costs ignores trip counts")(
     lambda: _remembered("_price_alone", lambda self, nest: (id(self), nest.shape))
 )
 _defect("arch/pricing/code_fetch.py", "the fraction of a refill is rounded up")(

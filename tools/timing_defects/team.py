@@ -67,13 +67,14 @@ def _fastest_core() -> Sequence[Replacement]:
 
 
 @_defect(
-    "arch/blocks/kernel_run.py", "a transfer that begins or ends beside a kernel does not change its pace"
+    "arch/blocks/kernel_run.py",
+    "a transfer that begins or ends during a kernel does not change the kernel's speed",
 )
 def _no_retime() -> Sequence[Replacement]:
     return [(KernelRun, "retime", lambda self, traffic: None)]
 
 
-@_defect("arch/blocks/kernel_run.py", "kernels and transfers do not feel each other")
+@_defect("arch/blocks/kernel_run.py", "kernels and transfers do not slow each other down")
 def _no_traffic() -> Sequence[Replacement]:
     def wrong(right: Any, self: KernelRun, env: Any, model: Any, team: Any, starts: Any, *args: Any) -> None:
         right(self, env, model, team, starts, Traffic.NONE, *args[1:])

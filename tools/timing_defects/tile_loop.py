@@ -49,7 +49,7 @@ _defect(_LOOP, "an output is waited for one tile later than it must be")(
 )
 
 
-@_defect(_LOOP, "inputs are never loaded ahead")
+@_defect(_LOOP, "inputs are never loaded in advance")
 def _not_ahead() -> Sequence[Replacement]:
     def change(loop: OpLoop) -> None:
         loop._ahead = {key: 0 if key[0] == "in" else ahead for key, ahead in loop._ahead.items()}
@@ -57,7 +57,7 @@ def _not_ahead() -> Sequence[Replacement]:
     return _built(change)
 
 
-@_defect(_LOOP, "the next inputs are pushed behind the kernel, not before it")
+@_defect(_LOOP, "the next inputs are requested after the kernel, not before it")
 def _pushed_late() -> Sequence[Replacement]:
     ahead, compute = OpLoop._load_ahead, OpLoop._compute
 
@@ -68,7 +68,7 @@ def _pushed_late() -> Sequence[Replacement]:
     return [(OpLoop, "_load_ahead", lambda self, tile: None), (OpLoop, "_compute", wrong)]
 
 
-@_defect(_LOOP, "an input that lies in L1 already is loaded again for every tile")
+@_defect(_LOOP, "an input that is already in L1 is loaded again for every tile")
 def _loaded_again() -> Sequence[Replacement]:
     def wrong(right: Any, self: OpLoop) -> Any:
         slots = right(self)
@@ -100,7 +100,7 @@ def _no_wait() -> Sequence[Replacement]:
     return [(OpLoop, "_wait_for_inputs", wrong)]
 
 
-@_defect(_LOOP, "inputs are waited for in the opposite order of their pushes")
+@_defect(_LOOP, "inputs are waited for in the opposite order of their requests")
 def _opposite_waits() -> Sequence[Replacement]:
     def wrong(right: Any, self: OpLoop, tile: int) -> None:
         self._inputs[tile] = dict(reversed(self._inputs[tile].items()))
@@ -109,7 +109,9 @@ def _opposite_waits() -> Sequence[Replacement]:
     return around(OpLoop, "_wait_for_inputs", wrong)
 
 
-_defect("scheduler/tiles/transfers.py", "every box is pushed as two commands")(lambda: _commands(_halves))
+_defect("scheduler/tiles/transfers.py", "every tile of a tensor takes two DMA commands")(
+    lambda: _commands(_halves)
+)
 
 
 def _halves(command: Command) -> tuple[Command, ...]:
@@ -128,7 +130,7 @@ def _halves(command: Command) -> tuple[Command, ...]:
     return one, replace(two, l1_address=l1, external_address=external)
 
 
-_defect("scheduler/tiles/transfers.py", "a box of a matrix is moved as one run of bytes")(
+_defect("scheduler/tiles/transfers.py", "a 2D tile of a matrix is moved like contiguous bytes")(
     lambda: _commands(lambda command: (as_run(command),))
 )
 
@@ -141,7 +143,7 @@ def _no_code() -> Sequence[Replacement]:
     return [(program, "DmaStart", wrong)]
 
 
-@_defect("scheduler/programs/program.py", "a transfer is pushed and waited for at once")
+@_defect("scheduler/programs/program.py", "a transfer is requested and waited for at once")
 def _blocking() -> Sequence[Replacement]:
     def wrong(right: Any, self: ProgramBuilder, *args: Any, **more: Any) -> Any:
         start = right(self, *args, **more)

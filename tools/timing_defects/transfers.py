@@ -42,7 +42,7 @@ def as_run(command: Command) -> Command:
 _defect("arch/blocks/bursts.py", "no gap between the bursts of a store")(
     lambda: _rules(lambda rules: {"write_gap_cycles": 0})
 )
-_defect("arch/blocks/bursts.py", "one burst under way at a time")(
+_defect("arch/blocks/bursts.py", "only one burst is in flight at a time")(
     lambda: _rules(lambda rules: {"outstanding": 1})
 )
 _defect("arch/blocks/bursts.py", "bursts of half the length")(
@@ -54,7 +54,7 @@ _defect("arch/blocks/bursts.py", "L1 takes one word a cycle")(
 _defect("arch/blocks/bursts.py", "the first beat comes a cycle early")(
     lambda: _rules(lambda rules: {"first_beat_cycles": rules.first_beat_cycles - 1})
 )
-_defect("arch/blocks/bursts.py", "the lines of a 2D command are one burst after another")(
+_defect("arch/blocks/bursts.py", "the lines of a 2D command are moved one burst after another")(
     lambda: around(course, "bursts_of", lambda right, command, rules: right(as_run(command), rules))
 )
 
@@ -106,7 +106,7 @@ _defect("arch/blocks/dma_channel.py", "kernels do not slow transfers down")(
 )
 
 
-@_defect("arch/blocks/dma_driver.py", "a further command of a transfer costs nothing")
+@_defect("arch/blocks/dma_driver.py", "every command of a transfer but the first costs nothing")
 def _further_commands() -> Sequence[Replacement]:
     def wrong(right: Any, command: Command, position: int, timing: DmaTiming) -> Any:
         return 0 if position else right(command, position, timing)
@@ -123,9 +123,9 @@ def _flat_price() -> Sequence[Replacement]:
 
 
 _defect("arch/blocks/dma_driver.py", "waking up from a wait is free")(lambda: _driver(wait_wake_cycles=0))
-_defect("arch/blocks/dma_driver.py", "a wait that sleeps may be as short as it likes")(
+_defect("arch/blocks/dma_driver.py", "a wait that sleeps has no minimum time")(
     lambda: _driver(wait_sleep_min_cycles=0)
 )
-_defect("arch/blocks/dma_driver.py", "a wait for what is over costs nothing")(
+_defect("arch/blocks/dma_driver.py", "a wait for a transfer that has ended costs nothing")(
     lambda: _driver(wait_done_cycles=0, wait_check_cycles=0)
 )

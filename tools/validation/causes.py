@@ -65,7 +65,8 @@ SHORT = (
 )
 ONE_BANK = "the data of all cores begin in one bank; conflicts depend on the cycle in which each core starts"
 POWERS_OF_TWO = (
-    "cores and DMA are in lock-step on rows of a power of two; the prediction is a mean over two starts"
+    "cores and DMA access the banks in lock-step, because the rows of the matrices are powers of two long; "
+    "the prediction is a mean over two starts"
 )
 
 

@@ -47,7 +47,10 @@ LAYER = "layer"
 WHOLE = (LAYER, "tutorial-anchors", "tiled", "tiled-layers", "rtl tiled", *STEPS, STEPS_WARM)
 """Sets of programs: of many kernels, or of kernels and transfers."""
 
-OPS_ON_RTL, ITERATIONS_ON_RTL = "ops of exported programs, by other models", "their iterations"
+OPS_ON_RTL, ITERATIONS_ON_RTL = (
+    "ops of exported programs, bars from other models",
+    "whole iterations of exported programs, bars from other models",
+)
 
 DOMINANT = 0.9
 """A row is one of a class if parts of this class are at least this share of its predicted cycles."""
@@ -177,8 +180,8 @@ def held_out(rows: Sequence[ErrorRow]) -> Mapping[str, list[Held]]:
     }
     by_single = ErrorTable(classes_of(single))
     return {
-        "layer steps, by kernels": [_held(row, by_single) for row in steps],
-        "layer steps, by kernels and other layers": [_held(row, others[_layer(row)]) for row in steps],
+        "layer steps, bars from kernels": [_held(row, by_single) for row in steps],
+        "layer steps, bars from kernels and other layers": [_held(row, others[_layer(row)]) for row in steps],
         "tile loops": [_held(row, by_single) for row in rows if "tiled" in row.set],
         "whole iterations": [_held(row, by_single) for row in rows if _is_iteration(row)],
         OPS_ON_RTL: [_held(row, by_model[_model(row)]) for row in exported],

@@ -13,10 +13,13 @@ TOLERANCE_CYCLES = 0.5
 """Of a row, per operation; the larger of the two counts."""
 
 _REFILLS = (
-    "refills of the private cache: 6 or 7 of the 16 lines of code, 2 cycles each; in the second call, a core "
-    "waits for 2 or 3 lines on average"
+    "the second call refills lines of the private cache: 6 or 7 of its 16 lines of code, 2 cycles each; the "
+    "model refills 2 or 3 on average"
 )
-_LINES = "28 cycles more than the instructions take: code from L2 (18) and from the shared cache (2 a line)"
+_LINES = (
+    "28 cycles more than the instructions take: a line of code from L2 (18), the others from the shared "
+    "cache (2 each)"
+)
 _PHASE = (
     "all cores begin in one bank, and the cycle in which each starts decides how fast they spread over the "
     "banks; in the model all start at once"
@@ -46,10 +49,10 @@ Which lines of code a core found in its cache hangs on the program around it, wh
 
 SYNC_CAUSES = {
     "team_fork_empty(core0 view incl barrier)": "on two cores the code that only workers run came from L2",
-    "fork_core0_entry_delay": "a line of code came from L2",
+    "fork_core0_entry_delay": "a cache line of code came from L2",
     "fork_slave_entry_delay_min": "on two cores the code that only workers run came from L2",
     "fork_slave_entry_delay_max": "on two cores the code that only workers run came from L2",
-    "team_config(3 EU writes)": "5 cycles once per machine, 7 for every other team",
+    "team_config(3 EU writes)": "these rows took 5 cycles, all other teams 7",
     "mutex_lock_unlock_max(all cores contend)": "the second core takes 6 cycles more, every further core 5",
     "core0_L2flag_write_cost": "16 or 18 cycles, because the polling controller accesses the same memory",
     "core0_L2flag_write_to_fc_poll_seen": "6 to 11 cycles, depending on the state of the polling loop",

@@ -110,25 +110,53 @@ SETS = {
 
 
 READ_OFF = {
-    "rtl mm": "1 core: code refills",
-    "rtl loops": "1 core: code refills, by inspection",
-    "rtl dma": "all tests",
-    "rtl dma-contention, transfer": "order of arbitration",
-    "rtl dma-contention, core": "code of one loop iteration",
-    "rtl overlap, transfers": "cycles of queues, issue and wait",
-    "rtl icache, cold": "cycles of a line refill",
-    "rtl icache, warm": "cycles of a line refill",
-    "rtl refill": "groups dma, jump, align; for the measuring program, two thirds of the rows",
-    "rtl sequence, whole": "none (the platform: from rtl refill)",
-    "rtl micro": "partly",
-    "micro": "partly",
-    "icache, cold": "partly",
-    "dma": "short rows",
-    "loop": "2 rows",
-    "layer": "empty fork, paths of instnorm",
-    "tiled-layers": "cycles to program the DMA",
+    "rtl mm": "rows of 1 core: code around kernels",
+    "rtl loops": "rows of 1 core: code around kernels (choice among equal fits)",
+    "rtl dma": "all rows: DMA and L2",
+    "rtl dma-contention, transfer": "all rows: order in which a bank serves requests",
+    "rtl dma-contention, core": "dense rows: code of one loop iteration",
+    "rtl overlap, transfers": "some rows: DMA queue, code of the benchmark",
+    "rtl icache, cold": "all rows: cycles of a line refill",
+    "rtl icache, warm": "all rows: cycles of a line refill",
+    "rtl refill": "groups dma, jump, align: lines of code; two thirds of the rows: code of the benchmark",
+    "rtl micro": "some rows: division, L2, event unit",
+    "micro": "some rows: pipeline, FPU, event unit",
+    "icache, cold": "all rows: cycles of a line refill",
+    "dma": "short rows: DMA commands and waits",
+    "loop": "2 rows: im2col with padding",
+    "layer": "empty forks: fork wrapper; instnorm: its paths",
+    "tiled-layers": "column cycles_program: address code around transfers",
 }
-"""Set -> which of its rows parameters were read off (`FITTED` says which); the others are tests only."""
+"""Set -> which of its rows set which parameters (`FITTED` says where they are); the others are tests only."""
+
+_CONTENTION = (
+    "*traffic*: `n_traffic_cores` other cores load from L1. In `1of2` every second instruction is a load, in "
+    "`dense` every one. The loads are of words in sequence (`seq`), of words 64 B apart (`stride64B`), or of "
+    "one word (`same_word`)."
+)
+_MICRO = (
+    "Groups: `cluster_pe0`, one core of the cluster; `multi_max` and `multi_min`, the slowest and the "
+    "fastest core of a team; `sync`, fork, barrier and mutex; `offload`, start and end of a task of the "
+    "cluster; `fc` and `fc_L2priv`, the fabric controller."
+)
+_SEQUENCE = "*kernel_loop_cycles* are the cycles of the loop of each kernel."
+LEGENDS = {
+    "rtl refill": (
+        "*state*: the code was in L2 (`cold`), in the shared cache (`shared`) or in the private cache "
+        "(`warm`); with `sync` and `skew` in L2, and the cores start together or one after the other. "
+        "Groups: code without jumps (`straight`), with a jump per cache line (`jump`), that begins within a "
+        "line (`align`); several passes over the code (`walk`, `loop`, `bigloop`); a team (`fork`); code "
+        "during transfers (`dma`); core 0 programs transfers (`order`)."
+    ),
+    "rtl sequence, whole": _SEQUENCE,
+    "rtl sequence, warm": _SEQUENCE,
+    "rtl dma-contention, transfer": _CONTENTION,
+    "rtl dma-contention, core": _CONTENTION,
+    "dma-contention": _CONTENTION,
+    "rtl micro": _MICRO,
+    "micro": _MICRO,
+}
+"""Set -> what the words in its columns mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +170,12 @@ class Goal:
     p95_percent: float | None = None
     bias_percent: float | None = None
     top1_regret_percent: float | None = None
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether anything is asked of them; if not, they are there for comparison."""
+        asked = (self.mape_percent, self.p95_percent, self.bias_percent, self.top1_regret_percent)
+        return any(limit is not None for limit in asked)
 
 
 def cores_of(case: Case) -> int:
@@ -207,8 +241,16 @@ GOALS = (
     Goal("RTL: overlap, the transfers", "rtl overlap, transfers", _all, 4, 10, 2),
     Goal("RTL: ops of exported programs, longer than 2,000 cycles", "rtl steps, later", _long, 5, 15),
     Goal("RTL: ops of exported programs, first iteration", "rtl steps, first", _long, 5, 15),
-    Goal("RTL: ops of exported programs, with the measured instructions", "rtl steps, counted", _long, 5, 15),
-    Goal("RTL: ops of exported programs, as if all code were in the caches", "rtl steps, warm", _long, None),
+    Goal(
+        "RTL: ops of exported programs, predicted with the measured instruction counts",
+        "rtl steps, counted",
+        _long,
+        5,
+        15,
+    ),
+    Goal(
+        "RTL: ops of exported programs, predicted with all code in the caches", "rtl steps, warm", _long, None
+    ),
     Goal("RTL: sequences of ops", "rtl sequence, whole", _all, 2),
     Goal("RTL: sequences of ops, all code in the caches", "rtl sequence, warm", _all, 3),
     Goal("RTL: refills of code", "rtl refill", _all, 3),
@@ -324,15 +366,16 @@ GAPS = (
 
 FITTED = (
     (
-        "Lines from L2 and from the shared cache; how long a line waits for the reads of the DMA",
+        "Cycles to fetch a cache line of code from L2 and from the shared cache; how long it waits for DMA "
+        "reads",
         "rtl-refill.csv: straight, jump, bigloop, dma",
         "configs/soc/pulp-open.yaml, icache and l2.code_*",
         "rtl-sequence.csv, rtl-steps.csv",
     ),
     (
-        "Code lines of the measuring program of rtl-refill (20); cycles of a fork and of a command of its "
-        "runtime",
-        "rtl-refill.csv: two thirds of straight, fork and loop; platform, warm",
+        "Cache lines of the benchmark program of rtl-refill (20); cycles of its fork and of one of its DMA "
+        "commands",
+        "rtl-refill.csv: two thirds of groups straight, fork and loop; warm rows of group platform",
         "scheduler/validation/rows/refill.py, sequence.py",
         "the other third; rtl-sequence.csv",
     ),
@@ -350,7 +393,8 @@ FITTED = (
         "rtl-mm.csv, rtl-loops.csv, rtl-tiled.csv",
     ),
     (
-        "Lines of code around kernels (12 and 8); fork and join without the SDK's wrapper (14 cycles less)",
+        "Cache lines of code executed between two calls of a kernel (12) and in fork and join (8); fork and "
+        "join without the SDK's wrapper (14 cycles less)",
         "rtl-mm.csv: all rows of one core",
         "configs/soc/pulp-open.yaml, icache; scheduler/validation/rows/measured_code.py",
         "rtl-loops.csv, rtl-tiled.csv, rtl-overlap.csv, rtl-mm.csv of 2 to 8 cores",
@@ -362,38 +406,39 @@ FITTED = (
         "rtl-tiled.csv",
     ),
     (
-        "Code of the program of rtl-overlap: before the first push (22 cycles), around all (32), of the wait",
+        "Cycles of the code of the benchmark rtl-overlap: before it programs the first transfer (22), "
+        "around all transfers (32), for the wait (31)",
         "rtl-overlap.csv: columns cycles_dma_alone, cycles_issue, and cycles_dma_with_compute where the "
-        "transfers end before the kernel (31)",
+        "transfers end before the kernel",
         "scheduler/validation/rows/overlap.py",
         "the kernels, and transfers that last longer than theirs",
     ),
     (
         "Position of the cores in their loops in rtl-dma-contention",
-        "no rows: mean over 16 start positions; code of a loop iteration (9 cycles) from dense rows",
+        "no rows: mean over 16 start positions; from dense rows: code of a loop iteration (9 cycles)",
         "scheduler/validation/rows/contention.py",
         "all rows of the transfer",
     ),
     (
         "Pipeline, FPU, cache and event-unit timing of the gvsoc profile",
         "micro.csv (groups cluster_pe0, sync, offload), icache.csv (cold)",
-        "configs/soc/pulp-open.yaml, each value names its micro-benchmark; most were known from GVSoC's code",
+        "configs/soc/pulp-open.yaml, each value names its micro-benchmark; GVSoC's code has most of them",
         "groups multi and fc of micro.csv, all other files",
     ),
     (
-        "Which call of a shared operation was timed (the second)",
-        "assumed, as in mm.csv; micro.csv: multi_max and multi_min of one core show it",
+        "The second call of each operation of a team was timed",
+        "assumed, as in mm.csv; the 1-core rows of multi_max and multi_min in micro.csv agree",
         "scheduler/validation/rows/micro.py",
         "multi_max and multi_min of 2 to 8 cores",
     ),
     (
-        "Push and wait of a transfer",
+        "Cycles to program a transfer and to wait for it",
         "dma.csv: 1d, 1d_queued, 1d_misaligned, 2d_stride1024, short rows",
         "configs/soc/pulp-open.yaml, dma",
         "long rows of dma.csv, multi_core_1_each, tiled.csv, tiled-layers.csv, overlap.csv",
     ),
     (
-        "Series of waits, polling loop (12, 14 and 6 cycles)",
+        "Cycles of each further wait in a series (12) and of the polling loop (14 and 6)",
         "dma.csv: 1d_queued, 1d_poll",
         "scheduler/validation/rows/dma.py and measured_code.py; properties of the measured programs",
         "tiled.csv",
@@ -405,27 +450,27 @@ FITTED = (
         "none",
     ),
     (
-        "Address code around a transfer (20 cycles 1D, 87 a box)",
+        "Cycles of the address code around a transfer (20 in 1D, 87 in 2D)",
         "tiled-layers.csv: column cycles_program, mean of buffered rows",
         "configs/soc/pulp-open.yaml, dma",
         "column cycles of the same file: fetching, computing and their overlap",
     ),
     (
-        "Order of push and wait in double buffered loops",
+        "Order of transfers and waits in double buffered loops; an in-place SGD waits for its output at once",
         "tiled-layers.csv: double_no_compute; tiled.csv: sgd, double",
-        "scheduler/programs/op_loop.py; that an SGD in place waits at once, "
-        "scheduler/validation/rows/tiled.py",
+        "scheduler/programs/op_loop.py; for SGD scheduler/validation/rows/tiled.py",
         "the other rows of both files",
     ),
     (
-        "Call of the fork wrapper (14 cycles)",
+        "Cycles to call the fork wrapper (14)",
         "layer.csv: empty fork",
         "scheduler/validation/rows/measured_code.py",
         "loops.csv, the other rows of layer.csv",
     ),
     (
-        "Distance of tensors in L1 (16 B), caller's lines in the caches (4)",
-        "chosen, not fitted: layer.csv is the same for 3 to 12 words; icache.csv",
+        "Gap between tensors in L1 (16 B); cache lines of the caller (4)",
+        "chosen: gaps of 3 to 12 words give the same errors of layer.csv; lines of the caller from "
+        "icache.csv",
         "scheduler/validation/rows/measured_code.py, icache.py",
         "",
     ),
@@ -436,16 +481,17 @@ FITTED = (
         "cycles of the same rows, on all cores; of im2col none",
     ),
     (
-        "Counts of clang-rv32 per loop level",
+        "Instructions of clang-rv32 per loop level",
         "mm.csv: instruction, load, store and branch columns of the 1-core rows of clang-rv32",
         "configs/kernels/clang-rv32, docs/codegen.md",
         "8-core rows of clang-rv32",
     ),
     (
-        "pulp-gcc7: moves, rows of blocks, first call, ReLU, im2row, 16-bit outputs",
+        "pulp-gcc7: instructions of moves, of a row of blocks, of the first call, of ReLU, im2row and 16-bit "
+        "outputs",
         "tutorial-anchors.csv: 1-core layers",
         "configs/kernels/pulp-gcc7, each marked fitted; docs/codegen.md",
-        "8-core rows and the whole step",
+        "8-core rows and the whole step of tutorial-anchors.csv",
     ),
 )
 """(what, read off which rows, where it is, what tests it)."""

@@ -56,6 +56,11 @@ def pairs(results: Sequence[Result]) -> list[Pair]:
     return [Pair(each["single"], each["double"]) for each in found.values() if len(each) > 1]
 
 
+def _of(found: Sequence[Pair]) -> str:
+    right = sum(pair.is_right for pair in found)
+    return f"all {right}" if right == len(found) else f"{right} of the {len(found)}"
+
+
 def section(results: Sequence[Result]) -> list[str]:
     """The lines of the page, if there are pairs."""
     found = pairs(results)
@@ -72,16 +77,19 @@ def section(results: Sequence[Result]) -> list[str]:
         "",
         "Does the model predict whether double buffering makes an op faster or slower? "
         f"{len(found)} ops were executed with single and with double buffers; {len(seen)} of them differ by "
-        f"more than {LEAST_PERCENT:.0f} %. {len(cut)} of these have several tiles, and the predicted sign is "
-        f"right for {sum(pair.is_right for pair in cut)} of them. The other {len(alike)} have one tile in "
+        f"more than {LEAST_PERCENT:.0f} %. {len(cut)} of these have several tiles; the predicted sign is "
+        f"right for {_of(cut)}. The other {len(alike)} have one tile in "
         "both runs, so they execute the same kernels. Their cycles differ only because code and data are at "
         "other addresses, the caches hold other lines, and loads for the next op start earlier. This "
         f"difference is the noise: over all {len(noise)} ops of one tile it is {p50:.1f} % in the median, "
-        f"{p95:.1f} % at the 95th percentile and {max(noise):.1f} % at most. In the first iteration, {flips} "
-        f"of the {len(alike)} even have the other sign. {sum(pair.is_right for pair in alike)} of their "
-        "predicted signs are right.",
+        f"{p95:.1f} % at the 95th percentile and {max(noise):.1f} % at most. Of these {len(alike)} ops, "
+        f"{flips} even have another sign in the first iteration than later. The predicted sign is right for "
+        f"{_of(alike)}.",
         "",
-        "| model | op | tiles, single and double | measured % | first iteration % | predicted % | sign |",
+        "The table has the change of an op's cycles by double buffering in % (+: slower), measured in later "
+        "iterations and in the first one, and predicted for later ones.",
+        "",
+        "| model | op | tiles, single and double | measured | measured, first | predicted | predicted sign |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for pair in sorted(seen, key=lambda pair: (pair.is_one_program, -abs(pair.percent(column)))):

@@ -103,7 +103,7 @@ class Comparison(Struct, frozen=True):
         }
         rows = sorted(per_core.items(), key=lambda item: -abs(item[1][-1] - item[1][0]))
         return Table(
-            ("cycles a core", *self.names, "change", ""), [_row(name, cycles) for name, cycles in rows]
+            ("cycles per core", *self.names, "change", ""), [_row(name, cycles) for name, cycles in rows]
         )
 
     def _by_op(self, top: int) -> Table:

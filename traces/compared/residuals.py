@@ -178,9 +178,10 @@ class Residuals(Struct, frozen=True):
             return ""
         beyond = [row.name for row in found if not row.within_bar]
         without = len(self.counted) - len(found)
-        rest = f", beyond it {', '.join(collapsed_names(beyond))}" if beyond else ""
-        rest += f", {without} without one" if without else ""
-        return f"; {len(found) - len(beyond)} of {counted(len(found), 'row')} within the error bar{rest}"
+        rest = f", {len(beyond)} beyond it ({', '.join(collapsed_names(beyond))})" if beyond else ""
+        rest += f", {without} without an error bar" if without else ""
+        rows = counted(len(self.counted), "row")
+        return f"; {rows}: {len(found) - len(beyond)} within the error bar{rest}"
 
     def _by_layer(self) -> Table:
         sums: dict[str, list[int]] = {}

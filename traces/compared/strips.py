@@ -37,7 +37,7 @@ _GREYS = ("#9A9A9A", "#3A3A3A", "#C9C9C9", "#6A6A6A")
 
 
 class Strip(Struct, frozen=True):
-    """Ops in order, with step and cycles; `causes` are cycles a core by what they were spent on."""
+    """Ops in order, with step and cycles; `causes` are cycles per core by what they were spent on."""
 
     label: str
     ops: Sequence[tuple[str, str, int]]
@@ -136,4 +136,4 @@ def _draw_causes(axes: Any, strips: Sequence[Strip], causes: Sequence[str], pape
         axes.barh(places, lengths, room * 0.9, color=_GREYS[number % len(_GREYS)], label=strip.label)
     name_rows(axes, causes)
     font = paper.font_points
-    axes.legend(frameon=False, fontsize=font, loc="lower right", title="cycles a core", title_fontsize=font)
+    axes.legend(frameon=False, fontsize=font, loc="lower right", title="cycles per core", title_fontsize=font)

@@ -25,17 +25,18 @@ class GradientOptions(Schema):
     """What a model file may say in its optimizer section, whatever the optimizer."""
 
     accumulate: Annotated[int, Field(ge=1, le=MOST_MINI_BATCHES)] = 1
-    """Mini-batches that share one update: the mean of their gradients."""
+    """Mini-batches per update; the update uses the mean of their gradients."""
     clip_value: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Bound of every element of the gradients."""
+    """Limit of every element of the gradients: they are clipped to [-clip_value, clip_value]."""
     clip_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Bound of the common 2-norm of all gradients, after `clip_value`."""
+    """Limit of the 2-norm of all gradients together, applied after `clip_value`."""
     separate: bool = False
     """Make the update a separate program, which shares weights and gradients with the program of a
-    mini-batch. With several mini-batches it always is."""
+    mini-batch. With `accumulate`, it always is a separate program."""
     immediate: bool = False
-    """Update every weight as soon as its gradient is ready, and free the gradient. With several
-    mini-batches the update comes after the last one, and their gradients are freed in any case."""
+    """Update every weight as soon as its gradient is ready, and free the gradient. Not with `separate`,
+    `clip_value` or `clip_norm`. No effect with `accumulate`: the update needs the gradients of all
+    mini-batches."""
     average: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Decay of an average (EMA) of every trained weight: decay * average + (1 - decay) * weight after
     each update."""

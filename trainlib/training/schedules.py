@@ -64,10 +64,10 @@ class Schedule(Schema):
 
 
 class Constant(Schedule):
-    """The learning rate times `factor` for some steps, then as it is."""
+    """`factor` times the learning rate for `steps` steps, then the learning rate itself."""
 
     factor: Factor = 1 / 3
-    """What it is multiplied with."""
+    """Factor of the learning rate."""
     steps: Steps = 5
     """For how long."""
 
@@ -76,41 +76,41 @@ class Constant(Schedule):
 
 
 class Step(Schedule):
-    """Times `factor` after every `every` steps."""
+    """The learning rate is multiplied by `factor` after every `every` steps."""
 
     every: Steps
     """Steps between."""
     factor: Factor = 0.1
-    """What it is multiplied with."""
+    """Factor of the learning rate."""
 
     def _rate(self, base: float, number: int, losses: Sequence[float]) -> float:
         return base * self.factor ** (number // self.every)
 
 
 class Multistep(Schedule):
-    """Times `factor` at each step in `milestones`."""
+    """The learning rate is multiplied by `factor` at each step in `milestones`."""
 
     milestones: Annotated[list[Steps], Field(min_length=1)]
     """At which."""
     factor: Factor = 0.1
-    """What it is multiplied with."""
+    """Factor of the learning rate."""
 
     def _rate(self, base: float, number: int, losses: Sequence[float]) -> float:
         return base * self.factor ** sum(step <= number for step in self.milestones)
 
 
 class Exponential(Schedule):
-    """Times `factor` at every step."""
+    """The learning rate is multiplied by `factor` at every step."""
 
     factor: Factor
-    """What it is multiplied with."""
+    """Factor of the learning rate."""
 
     def _rate(self, base: float, number: int, losses: Sequence[float]) -> float:
         return base * self.factor**number
 
 
 class Linear(Schedule):
-    """From one share of the learning rate to another in a line."""
+    """Linearly from `start` to `end` times the learning rate, in `steps` steps."""
 
     start: Rate = 1 / 3
     """Share in the first iteration."""
@@ -124,7 +124,7 @@ class Linear(Schedule):
 
 
 class Polynomial(Schedule):
-    """Down to 0 in `steps` steps: times the share of steps left, to the power of `power`."""
+    """Down to 0 in `steps` steps: the learning rate times (share of the steps left)^`power`."""
 
     steps: Steps
     """Steps until 0."""
@@ -136,10 +136,11 @@ class Polynomial(Schedule):
 
 
 class Cosine(Schedule):
-    """Down half a wave, and up again after that (Loshchilov and Hutter 2017, without restarts)."""
+    """Half a cosine down to `lowest` in `steps` steps, then up again (Loshchilov and Hutter 2017, without
+    restarts)."""
 
     steps: Steps
-    """Steps of half a wave."""
+    """Steps from the full learning rate down to `lowest`."""
     lowest: Rate = 0.0
     """The least learning rate."""
 
@@ -148,10 +149,11 @@ class Cosine(Schedule):
 
 
 class CosineRestarts(Cosine):
-    """Down half a wave and then from the top again, `growth` times as long (Loshchilov and Hutter 2017)."""
+    """Half a cosine down to `lowest`, then again from the full learning rate; each period is `growth` times
+    as long as the one before (Loshchilov and Hutter 2017)."""
 
     growth: Steps = 1
-    """How much longer each wave is than the one before."""
+    """How many times as long each period is as the one before."""
 
     def _rate(self, base: float, number: int, losses: Sequence[float]) -> float:
         length = self.steps
@@ -161,7 +163,7 @@ class CosineRestarts(Cosine):
 
 
 class Cyclic(Schedule):
-    """Up and down between two learning rates (Smith 2017)."""
+    """Linearly up from `lowest` to `highest` and down again, repeatedly (Smith 2017)."""
 
     lowest: Rate
     """Where it begins."""
@@ -196,7 +198,7 @@ class Cyclic(Schedule):
 
 
 class OneCycle(Schedule):
-    """Up to `highest` and down to almost nothing, once (Smith and Topin 2018)."""
+    """Once up to `highest`, then down to almost 0 (Smith and Topin 2018)."""
 
     highest: Factor
     """Where it goes."""
@@ -235,14 +237,15 @@ class OneCycle(Schedule):
 
 
 class Plateau(Schedule):
-    """Times `factor` where the loss has not become less for more than `patience` iterations."""
+    """The learning rate is multiplied by `factor` if the loss has not fallen for more than `patience`
+    iterations."""
 
     factor: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """What it is multiplied with."""
+    """Factor of the learning rate."""
     patience: Annotated[int, Field(ge=0)] = 10
     """Iterations that may be no better."""
     threshold: Rate = 1e-4
-    """How much less counts as less."""
+    """Least decrease of the loss that counts as a decrease."""
     threshold_mode: Literal["rel", "abs"] = "rel"
     """As a share of the best loss, or as a difference."""
     cooldown: Annotated[int, Field(ge=0)] = 0
@@ -250,9 +253,9 @@ class Plateau(Schedule):
     lowest: Rate = 0.0
     """The least learning rate."""
     eps: Rate = 1e-8
-    """A step down by less is not made."""
+    """A decrease of the learning rate by less than this is omitted."""
     mode: Literal["min", "max"] = "min"
-    """max: it is more that is better."""
+    """max: the loss shall grow."""
 
     def _better(self, loss: float, best: float) -> bool:
         sign = 1 if self.mode == "min" else -1
@@ -302,14 +305,15 @@ class Listed(Schedule):
 
 
 class Warmup(Schedule):
-    """The learning rate grows in a line, then another schedule begins."""
+    """The learning rate grows linearly from `start` times its value, in `steps` steps; then the schedule
+    `then` begins."""
 
     steps: Steps
-    """Steps of the line."""
+    """Steps of the linear growth."""
     start: Rate = 0.0
-    """Share of the rate that it begins with."""
+    """First learning rate, as a share of that after the warmup."""
     then: dict[str, Any] | None = None
-    """The other one; none: the learning rate as it is."""
+    """Schedule after the warmup; none: the learning rate itself."""
 
     @property
     def other(self) -> Schedule:

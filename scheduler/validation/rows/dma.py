@@ -42,7 +42,7 @@ L2_ACCESSES: dict[str, tuple[Op, ...]] = {
 """Tests without a transfer: every core does `queued` such accesses, in turn, from a barrier on."""
 
 NOT_MODELLED = {
-    f"core_{access}_l2_dma_{direction}": "the model lets core accesses to L2 pass bursts of the DMA"
+    f"core_{access}_l2_dma_{direction}": "in the model, core accesses to L2 overtake bursts of the DMA"
     for access in ("lw", "sw")
     for direction in ("l2_to_l1", "l1_to_l2")
 }

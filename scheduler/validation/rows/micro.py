@@ -237,7 +237,7 @@ SHARED: dict[str, Shared] = {
 """Groups multi_max and multi_min: the slowest and the fastest core."""
 
 _BY_OPERAND = "division time depends on operands; the model assumes a small divisor"
-_ALIGNMENT = "the alignment of branch targets and loop bodies"
+_ALIGNMENT = "measures the alignment of branch targets and loop bodies, which the simulator does not model"
 
 NOT_MODELLED = {
     "lw_cl_timer_periph": "the simulator does not model reads of the cluster timer",

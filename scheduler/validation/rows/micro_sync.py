@@ -33,7 +33,9 @@ COLD = "measured with cold instruction caches, but the file does not specify the
 
 NOT_MODELLED = {
     "fc_fetch_en_write_to_core0_main(cold I$)": "the simulator does not model the start of the cluster",
-    "fc_event_write_to_core0_wake": "the simulator models only the sum of all parts, fc.offload_cycles",
+    "fc_event_write_to_core0_wake": (
+        "measures one part of the offload; the simulator models only the sum (fc.offload_cycles)"
+    ),
 }
 """Name of a row -> why it has no model."""
 
@@ -171,8 +173,8 @@ HELD_CYCLES = 10
 """Instructions of one cycle between lock and unlock, as the name of the row says."""
 
 _CALLED = (
-    "starts before the fork call and includes code that the model places after the join; team_fork_empty "
-    "has the total"
+    "the interval starts before the fork call and includes code that the model places after the join; "
+    "team_fork_empty measures the sum"
 )
 
 RTL_NOT_MODELLED = dict.fromkeys(

@@ -131,7 +131,7 @@ def test_what_may_be_changed_is_where_it_helps_and_is_priced_as_a_whole() -> Non
 def test_the_list_of_the_user_is_a_form_and_the_others_do_not_heed_it() -> None:
     spec = load_model("resnet8")
     sparse = "sparse (1/8 of the channels)"
-    assert [form.name for form in forms_of(spec)][-3:] == ["last quarter (s3_conv2 on)", sparse, "full"]
+    assert [form.name for form in forms_of(spec)][-3:] == ["last quarter (from s3_conv2)", sparse, "full"]
     listed = model_of(spec, Settings(train="conv1, fc"))
     assert [form.name for form in forms_of(listed)][-2:] == ["as listed (conv1, fc)", "full"]
     assert forms_of(listed)[-1].spec == spec

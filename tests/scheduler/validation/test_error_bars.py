@@ -133,8 +133,8 @@ def test_a_row_of_several_parts_tells_of_none() -> None:
 @pytest.mark.parametrize(
     ("programs", "longest_percent"),
     [
-        ("layer steps, by kernels", 8),
-        ("layer steps, by kernels and other layers", 8),
+        ("layer steps, bars from kernels", 8),
+        ("layer steps, bars from kernels and other layers", 8),
         ("tile loops", 6),
         ("whole iterations", 8),
         (OPS_ON_RTL, 35),

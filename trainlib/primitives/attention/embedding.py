@@ -43,11 +43,11 @@ from trainlib.primitives.lowering.placed import Fill, Placed
 
 class _Schema(LayerSchema):
     vocabulary: Positive
-    """Rows of the table: word numbers lie in [0, vocabulary)."""
+    """Rows of the table; token ids are 0 to vocabulary - 1."""
     features: Positive
     """Columns of the table."""
     padding_id: NotNegative | None = None
-    """A word number whose row gets no gradient."""
+    """A token id whose row gets no gradient."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

@@ -36,7 +36,7 @@ class _Schema(LayerSchema):
     out_channels: Positive
     """Channels of the output."""
     kernel: Positive
-    """Length of the window."""
+    """Length of the window; the input is [channels, length]."""
     stride: Positive = 1
     """Step of the window."""
     padding: NotNegative | list[NotNegative] = Field(default=0)
@@ -46,7 +46,7 @@ class _Schema(LayerSchema):
     groups: Positive = 1
     """Number of independent groups of channels."""
     bias: bool = False
-    """Whether a number per output channel is added."""
+    """Whether each output channel has a trained bias."""
     im2col: Literal["cores", "none"] = "cores"
     """Unit that unrolls the windows to a matrix: the cores, or none (loops over the sequence)."""
 

@@ -26,7 +26,7 @@ class WindowSchema(LayerSchema):
     dilation: int | list[int] = 1
     """Distance of neighbouring weights: one number, or [rows, columns]."""
     bias: bool = False
-    """Whether a number per output channel is added."""
+    """Whether each output channel has a trained bias."""
 
 
 class ChannelSchema(WindowSchema):

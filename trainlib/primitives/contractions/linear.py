@@ -45,7 +45,7 @@ class _Schema(LayerSchema):
     out_features: Positive
     """Size of the last axis of the output."""
     bias: bool = False
-    """Whether a number per output feature is added."""
+    """Whether each output feature has a trained bias."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

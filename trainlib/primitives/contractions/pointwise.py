@@ -58,7 +58,7 @@ class _Schema(LayerSchema):
     out_channels: Positive
     """Channels of the output."""
     bias: bool = False
-    """Whether a number per output channel is added."""
+    """Whether each output channel has a trained bias."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

@@ -48,21 +48,21 @@ class Line(LayerSchema):
     alpha: Finite = 1 / 6
     """Slope of the line."""
     beta: Finite = 0.5
-    """Its value at 0."""
+    """Value of the line at x = 0."""
 
 
 class EluSlope(LayerSchema):
-    """What the left half tends to, negated."""
+    """Scale of the negative part."""
 
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    """The left half tends to minus this."""
+    """For large negative x, the output tends to -alpha."""
 
 
 class Offset(LayerSchema):
     """A constant."""
 
     offset: Finite
-    """What is added."""
+    """Constant that is added to every element."""
 
 
 class Exponent(LayerSchema):

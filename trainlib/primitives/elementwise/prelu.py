@@ -39,7 +39,7 @@ ROWS = "dw_of_rows"
 
 class _Schema(LayerSchema):
     per_channel: bool = False
-    """A slope per channel (the first dimension behind the batch) in place of one for all."""
+    """One slope per channel (first axis of a sample) instead of one for all."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

@@ -53,7 +53,7 @@ class Factor(LayerSchema):
     """A constant."""
 
     factor: Annotated[float, Field(allow_inf_nan=False)]
-    """What every element is multiplied by."""
+    """Constant factor of every element."""
 
 
 class DropShare(LayerSchema):

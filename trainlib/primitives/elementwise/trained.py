@@ -48,7 +48,7 @@ class _ParameterSchema(LayerSchema):
     """The output has one sample, whatever the batch: for layers that compute a weight from it
     (`weights_of: {weight: LAYER.out}`)."""
     integers: bool = False
-    """Whole numbers that nothing trains: rows of a table, for an `embedding`."""
+    """The tensor holds integers and is not trained: row numbers for an `embedding`."""
 
 
 def _parameter_plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

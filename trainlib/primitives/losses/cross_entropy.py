@@ -37,7 +37,8 @@ class ClassLossSchema(LossSchema):
     """Options of a loss of class numbers."""
 
     class_weights: ClassWeights | None = None
-    """A weight for each class; a mean divides by the sum of the weights of the labels."""
+    """One weight per class; with `reduction: mean`, the sum is divided by the sum of the weights
+    of the labels."""
     ignore_index: int | None = None
     """Label to ignore (default: none)."""
 

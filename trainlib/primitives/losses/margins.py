@@ -34,7 +34,7 @@ class MultiMarginSchema(LossSchema):
     margin: float = 1.0
     """Margin between the score of the label and the others."""
     class_weights: ClassWeights | None = None
-    """A weight for each class, that of the label."""
+    """One weight per class; the loss of a sample is multiplied by the weight of its class."""
 
 
 def _samples(y: Array) -> int:

@@ -57,9 +57,9 @@ class NormSchema(LayerSchema):
     """Options of all norms."""
 
     affine: bool = True
-    """Whether there are a scale w and (but for rms_norm) an offset b to train."""
+    """Whether a scale w and an offset b are trained."""
     eps: Epsilon = 1e-5
-    """Added to the variance under the root."""
+    """Added under the root, so that nothing is divided by 0."""
 
 
 class StepwiseSchema(NormSchema):

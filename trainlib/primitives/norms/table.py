@@ -90,6 +90,11 @@ class _LayerSchema(_RowSchema):
     """Whether there is an offset b beside the scale w."""
 
 
+class _RmsSchema(_RowSchema):
+    affine: bool = True
+    """Whether a scale w is trained."""
+
+
 def _instance_plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
     shape = inputs[0].shape
     if len(shape) < 3:
@@ -159,7 +164,7 @@ PRIMITIVES = (
     ),
     LayerPrimitive(
         name="rms_norm",
-        schema=_RowSchema,
+        schema=_RmsSchema,
         plan=partial(norm_plan, "row", centred=False),
         steps=NORM_STEPS,
         examples=(

@@ -32,7 +32,7 @@ class SgdOptions(OptimizerSchema):
     nesterov: bool = False
     """Use Nesterov momentum."""
     weight_decay: Decay = 0.0
-    """Share of the weight that is added to its gradient (adamw: taken off the weight itself)."""
+    """Share of the weight that is added to its gradient."""
     dampening: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of the gradient that is not added to the momentum, from the second step on."""
 
@@ -57,7 +57,7 @@ class DecayOptions(OptimizerSchema):
     """What most others have."""
 
     weight_decay: Decay = 0.0
-    """Share of the weight that is added to its gradient (adamw, lion: taken off the weight itself)."""
+    """Share of the weight that is added to its gradient."""
 
 
 class RmspropOptions(DecayOptions):
@@ -66,22 +66,22 @@ class RmspropOptions(DecayOptions):
     alpha: Beta = 0.99
     """Decay of the mean of the squares of the gradients."""
     eps: Above0 = 1e-8
-    """Added to the root of that mean."""
+    """Added to the root of the mean of the squares."""
     momentum: Beta = 0.0
     """Share of the last step that is added to this one (0: no momentum)."""
     centered: bool = False
-    """Subtract the square of the mean gradient from that mean (variance)."""
+    """Subtract the square of the mean gradient from the mean of the squares (variance)."""
 
 
 class AdagradOptions(DecayOptions):
     """Defaults of PyTorch."""
 
     lr_decay: Decay = 0.0
-    """The learning rate is divided by 1 + this times the steps done."""
+    """The learning rate is divided by 1 + lr_decay * (steps done)."""
     initial_accumulator_value: Decay = 0.0
     """Initial value of the sum of squares."""
     eps: Above0 = 1e-10
-    """Added to the root of that sum."""
+    """Added to the root of the sum of squares."""
 
 
 class AdadeltaOptions(DecayOptions):
@@ -90,7 +90,7 @@ class AdadeltaOptions(DecayOptions):
     rho: Beta = 0.9
     """Decay of the means of the squares, of gradients and of steps."""
     eps: Above0 = 1e-6
-    """Added to both before the root."""
+    """Added to both means before the root."""
 
 
 class MomentsOptions(OptimizerSchema):
@@ -99,27 +99,39 @@ class MomentsOptions(OptimizerSchema):
     beta1: Beta = 0.9
     """Decay of the mean of the gradients."""
     beta2: Beta = 0.999
-    """Decay of the mean of their squares (adamax: of their largest size)."""
+    """Decay of the mean of the squares of the gradients."""
     eps: Above0 = 1e-8
-    """Added to the root of that mean (adamax: to the size)."""
+    """Added to the root of the mean of the squares."""
 
 
 class AdamaxOptions(DecayOptions, MomentsOptions):
-    """Moments, then the decay, as Adam has them, too: the order of arguments in Python."""
+    """A largest magnitude instead of the mean of the squares."""
+
+    beta2: Beta = 0.999
+    """Decay of the largest magnitude of the gradients."""
+    eps: Above0 = 1e-8
+    """Added to the magnitude of each gradient."""
 
 
-class AdamOptions(AdamaxOptions):
-    """Of Adam and AdamW."""
+class AdamOptions(DecayOptions, MomentsOptions):
+    """Defaults of Adam's paper."""
 
     amsgrad: bool = False
     """Divide by the root of the largest mean so far."""
 
 
-class RadamOptions(AdamaxOptions):
+class AdamwOptions(AdamOptions):
+    """A decay of the weight itself."""
+
+    weight_decay: Decay = 0.0
+    """In each step, weight_decay * learning_rate * weight is subtracted from the weight itself."""
+
+
+class RadamOptions(DecayOptions, MomentsOptions):
     """Defaults of PyTorch."""
 
     decoupled_weight_decay: bool = False
-    """Apply the decay to the weight itself, like adamw."""
+    """Subtract weight_decay * learning_rate * weight from the weight itself, as adamw does."""
 
 
 class NadamOptions(RadamOptions):
@@ -132,10 +144,12 @@ class NadamOptions(RadamOptions):
 class LionOptions(DecayOptions):
     """Defaults of the paper."""
 
+    weight_decay: Decay = 0.0
+    """In each step, weight_decay * learning_rate * weight is subtracted from the weight itself."""
     beta1: Beta = 0.9
-    """Share of the mean of the gradients in the direction of a step."""
+    """Share of the mean in the direction of a step; the rest is the gradient."""
     beta2: Beta = 0.99
-    """Decay of that mean."""
+    """Decay of the mean of the gradients."""
 
 
 class RpropOptions(OptimizerSchema):
@@ -224,7 +238,7 @@ def _adam(name: str, *, decoupled: bool) -> OptimizerPrimitive:
     """
     return optimizer(
         name,
-        options=AdamOptions,
+        options=AdamwOptions if decoupled else AdamOptions,
         states={"m": State(), "v": State(), "t": State(number=True), "highest": State(when="amsgrad")},
         update={
             "t": lambda t: t + 1,

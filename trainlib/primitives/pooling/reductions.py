@@ -189,7 +189,8 @@ SAME = 2.0**-30
 
 class _TiesSchema(_Schema):
     ties: Literal["shared", "first"] = "shared"
-    """Which of several equal elements get the gradient: all of them a share, or the first one."""
+    """If several elements are equal: `shared` gives each of them a share of the gradient, `first` gives all
+    of it to the first."""
 
 
 def _extreme_plan(largest: bool) -> Any:

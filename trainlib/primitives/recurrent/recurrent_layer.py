@@ -42,7 +42,7 @@ class RecurrentSchema(LayerSchema):
     hidden: Positive
     """Size of the hidden state."""
     bias: bool = True
-    """Whether the gates have biases."""
+    """Whether there are trained biases."""
     stepwise: bool = False
     """Make each time step a separate op, so that the weights (or the sequence) may be larger than L1."""
 

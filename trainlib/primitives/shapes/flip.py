@@ -26,7 +26,7 @@ from trainlib.primitives.shapes.box_copies import Copy, check_rank
 
 class _Schema(LayerSchema):
     axes: Annotated[list[NotNegative], Field(min_length=1)]
-    """Axes of a sample that are turned round."""
+    """Axes of a sample along which the order is reversed."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

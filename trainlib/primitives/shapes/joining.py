@@ -144,7 +144,7 @@ class _SplitSchema(LayerSchema):
     axis: NotNegative = 0
     """Axis of a sample that is cut."""
     sizes: Annotated[list[Positive], Field(min_length=2)]
-    """Sizes of the outputs along it; the second output is `NAME.1`."""
+    """Sizes of the outputs along `axis`; the second output is `NAME.1`."""
 
 
 def _split_plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

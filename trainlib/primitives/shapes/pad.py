@@ -23,7 +23,7 @@ class _Schema(LayerSchema):
     pads: list[Annotated[list[NotNegative], Field(min_length=2, max_length=2)]]
     """[before, after] for every axis of a sample."""
     value: Annotated[float, Field(allow_inf_nan=False)] = 0.0
-    """What is written there."""
+    """Value of the added elements."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

@@ -18,9 +18,9 @@ class _Schema(LayerSchema):
     axis: NotNegative = 0
     """Axis of a sample that is cut."""
     start: NotNegative = 0
-    """First element that stays."""
+    """First element that is selected."""
     stop: Positive
-    """First element after those that stay."""
+    """First element after the selected ones."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
