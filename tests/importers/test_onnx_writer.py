@@ -255,9 +255,10 @@ def test_every_layer_type_is_written_and_tried() -> None:
     types = {
         name for name, item in PRIMITIVES.items() if isinstance(item, LayerPrimitive) and not item.internal
     }
-    assert types == set(WRITERS)
+    # A graph of ONNX cannot change its own weights.
+    assert types - {"projected"} == set(WRITERS)
     # Dropout draws masks of its own in onnx; the zoo below has it.
-    assert types - {"dropout"} == {item.type for case in CASES for item in case.layers}
+    assert types - {"dropout", "projected"} == {item.type for case in CASES for item in case.layers}
 
 
 def started(spec: ModelSpec) -> dict[str, Any]:
