@@ -495,7 +495,8 @@ def _dtypes(kinds: frozenset[str]) -> frozenset[str]:
     """NumPy's names for tensors of types as a schema writes them, ``tensor(float)``."""
     import onnx
 
-    words = {kind[7:-1].upper() for kind in kinds if kind.startswith("tensor(")}
+    tensors = [kind.removeprefix("tensor(") for kind in kinds if kind.startswith("tensor(")]
+    words = [kind.removesuffix(")").upper() for kind in tensors]
     found = (_dtype(onnx.TensorProto.DataType.Value(word)) for word in words)
     return frozenset(item.name for item in found if item is not None)
 

@@ -166,8 +166,9 @@ def export_module(
             where=where,
             cure="change the tensor without .data, or set requires_grad=True for the parameter",
         )
-    _refuse_unknown_sizes(program, where)
-    _refuse_stopped(program, where)
+    moving = _moving(program)
+    _refuse_unknown_sizes(program, moving, where)
+    _refuse_stopped(program, moving, where)
     _refuse_changed(functional, where)
     return functional
 
@@ -217,9 +218,8 @@ def _open_sizes(made: Any) -> set[Any]:
     return {symbol for size in sizes if not isinstance(size, int) for symbol in size.node.expr.free_symbols}
 
 
-def _refuse_unknown_sizes(program: Any, where: str) -> None:
+def _refuse_unknown_sizes(program: Any, moving: Collection[str], where: str) -> None:
     """Raise UnsupportedLayerError for a tensor whose shape inputs or parameters decide by their numbers."""
-    moving = _moving(program)
     constant: set[Any] = set()  # sizes that constants alone decide, as those of a constant mask
     for node in program.graph_module.graph.nodes:
         sizes = _open_sizes(node.meta.get("val"))
@@ -234,9 +234,8 @@ def _refuse_unknown_sizes(program: Any, where: str) -> None:
             )
 
 
-def _refuse_stopped(program: Any, where: str) -> None:
+def _refuse_stopped(program: Any, moving: Collection[str], where: str) -> None:
     """Raise UnsupportedLayerError for what stops gradients and is gone once the graph is functional."""
-    moving = _moving(program)
     for node in program.graph_module.graph.nodes:
         if node.name not in moving or not node.all_input_nodes:
             continue  # torch.tensor() in a forward is detached as well

@@ -40,14 +40,14 @@ def projections(torch: Any) -> Any:
             """Whether anything was stored into other tensors."""
 
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            given = args[0] if args and isinstance(args[0], torch.Tensor) else None
-            own = given is not None and given.is_leaf and given.requires_grad
+            tensor = args[0] if args and isinstance(args[0], torch.Tensor) else None
+            own = tensor is not None and tensor.is_leaf and tensor.requires_grad
             self.others |= func == data.__set__ and not own
             if own and func == data.__set__:
-                self.now[id(given)] = given, _op(torch)[0](self._replaced(given), args[1])
+                self.now[id(tensor)] = tensor, _op(torch)[0](self._replaced(tensor), args[1])
                 return None
             if own and func == data.__get__:
-                return self._replaced(given).detach()
+                return self._replaced(tensor).detach()
             if self.now:
                 args, kwargs = tree_map(self._replaced, (args, kwargs))
             return func(*args, **(kwargs or {}))

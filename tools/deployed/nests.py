@@ -57,8 +57,9 @@ ALIKE = 0.05
 """Of its instructions, by which a formula may differ from the nest that it shares to have none of its own."""
 
 BETTER = 1.2
-"""How many times more may be left by a block, or by one feature, than by others: where the data decide, the
-turns of a loop but the first, or half of them, fit as well by chance, and are too few where it has few."""
+"""How much more a preferred fit may leave unexplained: one feature beside a pair, and a block beside any
+other feature. Such features (the turns of a loop but the first, half of the turns) often fit by chance where
+data decide, and predict too few instructions for a loop of few turns."""
 
 MOST_PAIRS = 40
 """Pairs of features that are looked at, those that leave least first."""
@@ -514,6 +515,7 @@ def explained(
 
 
 def _doubt(feature: Feature) -> float:
+    """Factor of what a feature leaves unexplained, in the choice among fits."""
     return BETTER if feature.block is None else 1.0
 
 

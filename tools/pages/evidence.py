@@ -92,8 +92,10 @@ def constants() -> str:
         parameter = load_parameters(item.soc, item.profile)[item.path]
         files: dict[str, list[str]] = defaultdict(list)
         for file, benchmark in item.rows:
-            files[file] += [benchmark] * (benchmark != file.removesuffix(".csv"))
-        named = "; ".join(f"{file}: {', '.join(names)}".removesuffix(": ") for file, names in files.items())
+            benchmarks = files[file]
+            if file != f"{benchmark}.csv":
+                benchmarks.append(benchmark)
+        named = "; ".join(f"{file}: {', '.join(names)}" if names else file for file, names in files.items())
         where = f"{item.soc}, {item.profile}"
         rows.append((f"`{item.path}`", _shown(parameter), where, item.grade, named))
     return table(("parameter", "value", "SoC and timing", "grade", "rows"), rows)

@@ -30,8 +30,9 @@ def line(row: Row, old: Measured, new: Measured) -> list[str]:
     cycles = [item.summary.get("cycles") for item in (old, new)]
     same = "the same" if cycles[0] == cycles[1] else f"{cycles[0]} -> {cycles[1]}"
     if old.exit_code or new.exit_code:
-        codes = (old.exit_code, new.exit_code)
-        same = f"both: exit code {codes[0]}" if codes[0] == codes[1] else "exit code {} -> {}".format(*codes)
+        same = f"exit code {old.exit_code} -> {new.exit_code}"
+        if old.exit_code == new.exit_code:
+            same = f"both: exit code {new.exit_code}"
     return [
         row.name,
         f"{old.user_seconds:.2f}",

@@ -35,18 +35,21 @@ def _wave(first: float, last: float, share: float) -> float:
 
 
 class Schedule(Schema):
-    """One kind of schedule: iterations it is made for (None: without end), rate, momentum of its own."""
+    """One kind of schedule."""
 
     name: str
     """Its kind."""
 
     def _steps_in_all(self) -> int | None:
+        """Iterations it is made for; None if it does not end."""
         return None
 
     def _rate(self, base: float, number: int, losses: Sequence[float]) -> float:
+        """The learning rate of an iteration; `losses` are those of the iterations before it."""
         raise NotImplementedError
 
     def _momentum(self, number: int) -> float | None:
+        """The momentum of an iteration (Adam: beta1), if it has one of its own."""
         return None
 
 

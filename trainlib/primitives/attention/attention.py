@@ -86,8 +86,15 @@ class _OfHeads(ProductLowering, AttentionLowering):
 def scaling(buffer: str, axes: Axes, number: float) -> Fork:
     """A buffer *= number."""
     numbers, moves = {"factor": float(np.float32(number))}, f"{buffer} -> {buffer}"
-    arrays, formula, sizes = f"X:{buffer} Y:{buffer}", lambda x, factor: x * factor, {"elements": axes}
-    return Fork("scale_by_number", arrays, moves, formula, sizes, (), ("elements",), numbers)
+    return Fork(
+        "scale_by_number",
+        f"X:{buffer} Y:{buffer}",
+        moves,
+        lambda x, factor: x * factor,
+        {"elements": axes},
+        elements=("elements",),
+        numbers=numbers,
+    )
 
 
 class HeadScores(_OfHeads):

@@ -129,8 +129,13 @@ class _SlopeGradient(_Slopes):
             sizes = {"samples": (), "channels": image[:2], "elements": image[2:]}
         rows = ("channels",)
         terms = Fork(
-            *(self.nest, f"{self.arrays} Y:{target}", f"x dy -> {target}", self.formula, sizes),
-            *(rows, ("samples", "elements")),
+            self.nest,
+            f"{self.arrays} Y:{target}",
+            f"x dy -> {target}",
+            self.formula,
+            sizes,
+            rows,
+            ("samples", "elements"),
             holds={target: rows},
             scratch=FP32,
         )

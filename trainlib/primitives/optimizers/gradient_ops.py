@@ -138,9 +138,18 @@ class _Squares(ForkLowering):
         """One fork."""
         row, *elements = form.axes("dw")
         sizes = {"rows": (row,), "elements": tuple(elements)}
-        rows, arrays, moves = ("rows",), "X:dw Y:squares", "dw -> squares"
-        formula, holds = lambda x: (x * x).sum(axis=1), {"squares": rows}
-        return (Fork("square_sum", arrays, moves, formula, sizes, rows, ("elements",), holds=holds),)
+        return (
+            Fork(
+                "square_sum",
+                "X:dw Y:squares",
+                "dw -> squares",
+                lambda x: (x * x).sum(axis=1),
+                sizes,
+                ("rows",),
+                ("elements",),
+                holds={"squares": ("rows",)},
+            ),
+        )
 
 
 _SQUARES = _Squares()

@@ -462,9 +462,8 @@ PRIMITIVES: tuple[OptimizerPrimitive, ...] = (
             "g": lambda w, dw, weight_decay: dw + weight_decay * w,
             "w": lambda w, g, eta, lambd: w * (1 - lambd * eta[0]) - eta[0] * g,
             "kept": lambda t, t0: 1 - 1 / max(1.0, t.item() - 1 - t0),
-            "ax": lambda ax, w, kept: (
-                w + kept * (ax - w)
-            ),  # w itself, without a rounding, as long as 0 is kept
+            # w itself, without a rounding, as long as 0 is kept
+            "ax": lambda ax, w, kept: w + kept * (ax - w),
             "eta": lambda eta, t, learning_rate, lambd, alpha: np.full_like(
                 eta, learning_rate / (1 + lambd * learning_rate * t.item()) ** alpha
             ),
