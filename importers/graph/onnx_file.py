@@ -448,13 +448,14 @@ def _versions(op: str) -> list[Any]:
 
 def _check_attributes(node: OnnxNode, schema: Any, place: str) -> None:
     """Those of other opsets are read as they are meant."""
-    known = schema.attributes
-    unknown = [name for name in node.attributes if name not in known and name not in _remarks(node.op)]
-    if unknown:
-        known = {name for version in _versions(node.op) for name in version.attributes}
-    for name in unknown:
+    known = {*schema.attributes, *_remarks(node.op)}
+    if node.attributes.keys() <= known:
+        return
+    known |= {name for version in _versions(node.op) for name in version.attributes}
+    for name in node.attributes:
         if name not in known:
-            raise _wrong(f"{node.op} has no attribute '{name}'", place, suggestion(name, sorted(known)))
+            cure = suggestion(name, sorted(schema.attributes))
+            raise _wrong(f"{node.op} has no attribute '{name}'", place, cure)
 
 
 def _remarks(op: str) -> tuple[str, ...]:

@@ -199,10 +199,10 @@ def soc_timing(settings: Settings) -> SocTiming:
     asked = with_options(timing, **options)
     if _TABLES in overrides and asked.l1.tables_bytes != timing.l1.tables_bytes:
         raise InputError(
-            f"--form {options['form']} contradicts {_TABLES}={overrides[_TABLES]}: with 0 ops are "
-            "functions, with more they are tables",
+            f"{options['form']} contradicts {_TABLES}={overrides[_TABLES]} (0: ops are functions; "
+            "more: ops are tables)",
             where="--form",
-            cure="leave one of the two out",
+            cure="omit one of the two options",
         )
     return asked
 

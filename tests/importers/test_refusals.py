@@ -89,7 +89,13 @@ DIFFERENT: dict[str, tuple[str, Sequence[Any], dict[str, Any], int, str]] = {
     "a third factor": ("Mul", [FLOATS, FLOATS], {}, 17, "the node has 3 inputs, opset 17 allows at most 2"),
     "zeroth order": ("mezo:PerturbNormal", [], {}, 17, "zeroth-order training"),
     "an op of a later opset": ("Swish", [], {}, 21, "opset 21 has no Swish\n  try: export with opset 24 or"),
-    "an attribute of no op": ("Relu", [], {"alpha": 0.5}, 17, "Relu has no attribute 'alpha'"),
+    "an attribute of no op": (
+        "Relu",
+        [],
+        {"alpha": 0.5},
+        17,
+        "Relu has no attribute 'alpha'\n  try: remove 'alpha'",
+    ),
     "an attribute of another op": (
         "Softmax",
         [],
