@@ -28,7 +28,7 @@ from trainlib.training.options import layer_options
 NO_FORM = "use other ops: `pulptrain list primitives` lists all layers"
 """The nearest form of what nothing here is near to."""
 
-CHECKED = "correct the node so that onnx.checker accepts the graph"
+CHECKED = "correct the node so that onnx.checker.check_model(model, full_check=True) accepts the graph"
 """The cure of a node that is none of its op."""
 
 LAYERS = "change the listed nodes; `pulptrain list primitives` lists all layers"

@@ -475,20 +475,22 @@ def _check_inputs(node: OnnxNode, schema: Any, graph: OnnxGraph, place: str) -> 
     for number, declared in enumerate(schema.inputs[: schema.min_input]):
         if not node.input(number) and declared.name not in node.attributes:  # as in older opsets
             raise _wrong(f"input '{declared.name}' of the node is missing", place, CHECKED)
-    kinds: dict[str, str] = {}
+    firsts: dict[str, tuple[str, str]] = {}
     for number, name in enumerate(node.inputs):
         declared = schema.inputs[min(number, len(schema.inputs) - 1)]
         dtype = graph.tensor(name).dtype
         if not dtype:
             continue
-        allowed = _dtypes(frozenset(declared.types))
+        allowed, cast = _dtypes(frozenset(declared.types)), f"convert '{name}' with a Cast node"
         if dtype not in allowed:
             words = f"be {' or '.join(sorted(allowed))}" if 0 < len(allowed) < _MANY else "have another type"
-            raise _wrong(f"input '{declared.name}' must {words}: '{name}' is {dtype}", place, CHECKED)
-        first = kinds.setdefault(declared.type_str, dtype) if declared.is_homogeneous else dtype
+            raise _wrong(f"input '{declared.name}' must {words}: '{name}' is {dtype}", place, cast)
+        if not declared.is_homogeneous:
+            continue
+        first, other = firsts.setdefault(declared.type_str, (dtype, name))
         if dtype != first and not (is_float(dtype) and is_float(first)):
-            reason = f"input '{declared.name}' must be {first}, as those before it: '{name}' is {dtype}"
-            raise _wrong(reason, place, CHECKED)
+            reason = f"input '{declared.name}' must have the type of '{other}', {first}: '{name}' is {dtype}"
+            raise _wrong(reason, place, cast)
 
 
 @cache

@@ -145,10 +145,8 @@ def export_module(
             )
             if past := re.search(r"attribute: (?:(\S+)\.)?lifted_tensor", str(error)):
                 part = f" of '{past[1]}'" if past[1] else ""
-                reason = (
-                    f"forward{part} uses .data, past autograd, of a tensor that is not a trained parameter"
-                )
-                cure = "compute it without .data"
+                reason = f"forward{part} uses .data of a tensor that is not a trained parameter"
+                cure = "use the tensor itself, without .data"
             if missing := re.search(r"(\w+|<lambda>)(?:\.forward)?\(\) missing .*?: (.*)", reason):
                 reason = f"'{missing[1]}' is called without the arguments {missing[2]}"
                 cure = (
@@ -473,9 +471,12 @@ class _Reader:
             made = site.layer(PROJECTED, (word,), {}, {"w": weight.constant}, suffix=f"_{PROJECTED}")
             whole = self.known[node.args[0].name].made.word
         if made is None or not any(whole in (layer.inputs or ()) for layer in self.draft.layers):
+            why = "the assigned tensor has another shape, or is not computed from the trained parameter"
+            if weight is None:
+                why = "it is the second one of the parameter"
             raise CannotTakeError(
-                "this assignment to .data is not supported",
-                "assign a tensor computed from the trained parameter, of its shape, once in forward; or use "
+                f"this assignment to .data is not supported: {why}",
+                "assign a tensor computed from the parameter, of its shape, once in forward; or use "
                 "torch.nn.utils.parametrize, through which gradients go",
             )
         return Held(result, trained=True, made=made.without_dim(0))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from importers.graph.arranging import places_of, sample_word, under, viewed
-from importers.graph.draft import CHECKED, CannotTakeError, elements
+from importers.graph.draft import CannotTakeError, elements
 from importers.graph.node import Attributes, Handler, Node, axis_of, meant
 from importers.graph.views import BATCH, View, neighbours
 from importers.graph.weights import Constant
@@ -243,7 +243,7 @@ _ORDERS = {"ReduceL1": 1.0, "ReduceL2": 2.0}
 def _normalized(node: Node) -> View:
     dims, order = (node.axis(node.rank, -1),), node.integer("p", 2)
     if order not in (1, 2):
-        raise CannotTakeError(f"attribute p of the node is {order}, not 1 or 2", CHECKED)
+        raise CannotTakeError(f"attribute p of the node is {order}, not 1 or 2", "use p = 1 or p = 2")
     return two_operands(node, "divide", node.x, norm(node, node.x, dims, order, keep=True))
 
 

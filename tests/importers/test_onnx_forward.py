@@ -436,7 +436,10 @@ MISTAKES = {
         one("Col2Im", (2, 8, 4), np.array([4, 4]), np.array([0, 2]), opset=18),
         r"the window are \(0, 2\)",
     ),
-    "a norm of order 3": (one("LpNormalization", ROWS, p=3), "attribute p of the node is 3, not 1 or 2"),
+    "a norm of order 3": (
+        one("LpNormalization", ROWS, p=3),
+        "attribute p of the node is 3, not 1 or 2; try: use p = 1 or p = 2",
+    ),
     "mode": (
         one("Resize", IMAGES, None, np.float32([1, 1, 2, 2]), mode="spline"),
         "use nearest, linear, cubic",

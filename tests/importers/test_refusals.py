@@ -111,8 +111,14 @@ DIFFERENT: dict[str, tuple[str, Sequence[Any], dict[str, Any], int, str]] = {
         "LayerNormalization has no attribute 'eps'\n  try: use 'epsilon'",
     ),
     "a word that another op may have": ("Mul", [FLOATS], {"eta": 1.0}, 17, "Mul has no attribute 'eta'"),
-    "an integer factor": ("Mul", [NUMBERS], {}, 17, "input 'B' must be float32, as those before it: 'c0' is"),
-    "integers joined": ("Concat", [NUMBERS], {"axis": 0}, 17, "input 'inputs' must be float32, as those"),
+    "an integer factor": ("Mul", [NUMBERS], {}, 17, "input 'B' must have the type of 'x', float32: 'c0' is"),
+    "integers joined": (
+        "Concat",
+        [NUMBERS],
+        {"axis": 0},
+        17,
+        "input 'inputs' must have the type of 'x', float32",
+    ),
     "a gap": ("Mul", [None], {}, 17, "input 'B' of the node is missing"),
 }
 
@@ -142,7 +148,7 @@ def test_a_node_on_which_readers_differ_is_refused_where_it_stands(case: str, tm
     [
         ("Where", ["x", "f", "f"], "input 'condition' must be bool: 'x' is float32"),
         ("Where", ["i", "x", "x"], "input 'condition' must be bool: 'i' is int64"),
-        ("Where", ["b", "x", "i"], "input 'Y' must be float32, as those before it: 'i' is int64"),
+        ("Where", ["b", "x", "i"], "input 'Y' must have the type of 'x', float32: 'i' is int64"),
         ("DequantizeLinear", ["q", "i"], "input 'x_scale' must be float32: 'i' is int64"),
         ("DequantizeLinear", ["q"], "input 'x_scale' of the node is missing"),
         ("QuantizeLinear", ["x", "i"], "input 'y_scale' must be float32: 'i' is int64"),

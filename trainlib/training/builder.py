@@ -261,7 +261,7 @@ class GraphBuilder:
         for other in [*self.layers, layer]:
             if weight in other.roles.values() and other.spec.recompute:
                 raise ConfigError(
-                    f"'recompute' does not apply to {weight}, which a layer replaces",
+                    f"'recompute' does not apply to {weight}, which layer {layer.spec.name} replaces",
                     where=where_of(other.spec),
                     cure="remove 'recompute'",
                 )
