@@ -70,7 +70,7 @@ def require_host_memory(
     if required_bytes > allowed_bytes:
         raise InputError(
             f"{what} about {size_text(required_bytes)} of the computer's memory"
-            f"{f' ({parts})' if parts else ''}, but the limit is {size_text(allowed_bytes)}",
+            f"{f' ({parts})' if parts else ''}, but {_limit_text(allowed_bytes, required_bytes)}",
             where=where,
             cure=cure + _raised(required_bytes),
         )
@@ -93,7 +93,7 @@ def check_text_size(size_bytes: int, bytes_per_byte: int, where: str) -> None:
     limit_bytes = host_memory_bytes() // bytes_per_byte
     if size_bytes > limit_bytes:
         raise ConfigError(
-            f"the file has a size of {size_text(size_bytes)}, but the limit is {size_text(limit_bytes)}",
+            f"the file has a size of {size_text(size_bytes)}, but {_limit_text(limit_bytes, size_bytes)}",
             where=where,
             cure="use a smaller file" + _raised(size_bytes * bytes_per_byte),
         )
@@ -107,6 +107,13 @@ def size_text(size_bytes: int) -> str:
         if size_bytes >= factor:
             return f"{size_bytes / factor:,.1f} {unit}"
     return f"{size_bytes} B"
+
+
+def _limit_text(limit_bytes: int, required_bytes: int) -> str:
+    """The limit; and by how much less it is where both are the same once they are rounded."""
+    text = size_text(limit_bytes)
+    less = f", {size_text(required_bytes - limit_bytes)} less" if text == size_text(required_bytes) else ""
+    return f"the limit is {text}{less}"
 
 
 def _raised(required_bytes: int) -> str:

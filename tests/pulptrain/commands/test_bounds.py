@@ -217,6 +217,8 @@ def test_the_limit_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(InputError, match=r"need about 2\.0 GiB .*, but the limit is 1\.0 GiB") as refusal:
         require_host_memory(1 << 31, "the tensors need", where="here")
     assert f"{HOST_MEMORY_VARIABLE}=2GiB" in str(refusal.value.cure)
+    with pytest.raises(InputError, match=r"need about 1\.0 GiB .*, but the limit is 1\.0 GiB, 3\.0 KiB less"):
+        require_host_memory((1 << 30) + 3072, "the tensors need")
     monkeypatch.setenv(HOST_MEMORY_VARIABLE, "2GiB")
     require_host_memory(1 << 31, "the tensors need")
     monkeypatch.setenv(HOST_MEMORY_VARIABLE, "much")
