@@ -395,7 +395,11 @@ GRAPH_DEFECTS: dict[str, GraphDefect] = {
     "reduction of a soft margin": _loss("soft_margin, reduction: sum", reduction="mean"),
     "weight of an output": _loss("output, weight: 0.5", weight=1.0),
     "labels one class further on": GraphDefect(
-        _around(training_data, "label_array", lambda original, label, plan: original((label + 1) % 10, plan)),
+        _around(
+            training_data,
+            "label_array",
+            lambda original, label, plan, **more: original((label + 1) % 10, plan, **more),
+        ),
         DIGITS,
         "[1, 8, 8]",
         more=CLASSES,
