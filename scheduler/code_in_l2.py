@@ -53,7 +53,7 @@ def with_code_in_l2(plan: Plan, timing: SocTiming, linked: Linked | None = None)
         refused, needed_bytes = error, error.required_bytes
     for _ in range(TRIALS):
         try:
-            schedules = placed_with_code(plan, _with_l2(timing, needed_bytes), linked)
+            schedules = placed_with_code(plan, with_l2(timing, needed_bytes), linked)
         except DoesNotFitError as error:
             if error.level != "l2":
                 break
@@ -95,14 +95,15 @@ def _smaller(
     for _ in range(HALVINGS if timing.l3.size_bytes and is_quick else 0):
         tried_bytes = (too_small_bytes + enough_bytes) // 2 // ALIGNMENT_BYTES * ALIGNMENT_BYTES
         try:
-            schedules = placed_with_code(plan, _with_l2(timing, tried_bytes), linked)
+            schedules = placed_with_code(plan, with_l2(timing, tried_bytes), linked)
             enough_bytes = tried_bytes
         except DoesNotFitError:
             too_small_bytes = tried_bytes
     return enough_bytes, schedules
 
 
-def _with_l2(timing: SocTiming, l2_bytes: int) -> SocTiming:
+def with_l2(timing: SocTiming, l2_bytes: int) -> SocTiming:
+    """The machine with an L2 of another size."""
     return replace(timing, l2=replace(timing.l2, size_bytes=l2_bytes))
 
 
@@ -139,7 +140,7 @@ def placed_with_code(
         if timing.l3.size_bytes and 0 < left_bytes < planned_bytes:
             planned_bytes = left_bytes
             try:
-                schedules = plan(_with_l2(timing, left_bytes))
+                schedules = plan(with_l2(timing, left_bytes))
                 continue
             except DoesNotFitError as error:
                 if error.level != "l2":

@@ -14,13 +14,15 @@ from configs.errors import DoesNotFitError, InputError
 from configs.values import Struct, replace
 from scheduler.addresses.allocation import align
 from scheduler.addresses.lifetimes import Life, storage_lives
-from scheduler.code_in_l2 import Linked, Plan, has_code, placed_with_code, with_code_in_l2
+from scheduler.code_in_l2 import Linked, Plan, has_code, with_code_in_l2, with_l2
 from scheduler.memory.host_memory import TIMING_ONLY, HostUse
 from scheduler.options import AUTO, ScheduleOptions
 from scheduler.planned import Schedule
 from scheduler.programs.program_code import with_code
 from scheduler.schedule import build_schedule, in_one_memory
 from scheduler.schedule_cache import ScheduleCache
+from scheduler.table_form import with_tables
+from scheduler.tiles.code_sizes import shipped_sizes
 from scheduler.tiles.estimate import TileCost
 from scheduler.tiles.resident_tensors import text_of
 from traces.events import Slice, TeamKernel
@@ -204,29 +206,26 @@ class _Search:
         """Cycles of the iteration with these tensors resident, and of its ops; None if they do not fit."""
         self.simulations += 1
         resident = tuple(item.text for item in candidates)
-
-        planned: list[Schedule] = []
-
-        def plan(timing: SocTiming) -> list[Schedule]:
-            cache = self._cache if timing is self._timing else self._cache.of_another_l2()
-            planned.append(
-                build_schedule(self._graph, timing, self._cost_model, self._options, cache, resident)
+        try:
+            schedule = build_schedule(
+                self._graph, self._timing, self._cost_model, self._options, self._cache, resident
             )
-            return planned[-1:]
-
-        try:  # tables lie in L2: tensors may have to leave for L3
-            tables = self._timing.l1.tables_bytes > 0
-            (schedule,) = placed_with_code(plan, self._timing) if tables else plan(self._timing)
         except DoesNotFitError:
             if not candidates:
                 raise
             return None
         if not candidates:
-            self.base = planned[0]
+            self.base = schedule
         watch = _Watch()
         from arch.blocks.soc import Soc  # a run whose figures are kept does without
 
-        soc = Soc(self._timing, self._cost_model, watch, code_start=self._options.code_start)
+        timing = self._timing
+        if timing.l1.tables_bytes:
+            (schedule,), tables_bytes = with_tables([schedule], timing, shipped_sizes())
+            # Who asks finds room for them, or has left it: cycles do not depend on where L2 ends.
+            end = align(schedule.peak_bytes.get("l2", 0)) + tables_bytes
+            timing = with_l2(timing, max(timing.l2.size_bytes, end))
+        soc = Soc(timing, self._cost_model, watch, code_start=self._options.code_start)
         program = schedule.program if self._options.code_start == WARM else with_code(schedule.program)
         return soc.run(program, effects=False).cycles, watch
 

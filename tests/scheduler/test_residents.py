@@ -24,7 +24,7 @@ from scheduler.resident_search import choose_resident
 from scheduler.schedule import build_schedule, tiler_of
 from scheduler.tiles.resident_tensors import box_bytes, missing, names_known, residents_of, tensor_and_ops
 from shared.kept_plans import run_model
-from shared.printed import refused
+from shared.printed import printed, refused
 from shared.random_schedules import (
     STACK_BYTES,
     TIMING,
@@ -401,3 +401,16 @@ def test_ops_without_windows_write_all_of_their_results(model: str) -> None:
         for name in op.outputs:
             elements = sum(prod(stop - start for start, stop in box) for of, box in boxes if of == name)
             assert elements == prod(graph.tensors[name].shape), (op.name, name)
+
+
+@pytest.mark.parametrize("l2_bytes", [8800, 9000])
+def test_residents_are_found_where_tensors_leave_l2_for_tables(
+    l2_bytes: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The L2 of the search ends where the tables begin: they lie behind it and are fetched all the same."""
+    options = ("--l2", f"{l2_bytes}B", "--l3", "1MiB", "--no-cache")
+    off, auto = (
+        printed(capsys, "run", "simple-mlp", *options, "--resident", resident) for resident in ("off", "auto")
+    )
+    assert off["peak_bytes"]["l3"] > 0
+    assert auto["cycles"] < off["cycles"]

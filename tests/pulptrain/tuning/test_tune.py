@@ -407,14 +407,6 @@ def test_bad_input_is_refused(
     assert not Path("schedule.yaml").exists()
 
 
-def test_tables_that_find_no_room_in_l2_are_refused_with_their_size(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """The search for residents put them behind the memory."""
-    options = ("--tilings", "1", "--l2", "4KiB", "--l3", "1MiB", "--workers", "1", "--no-cache")
-    assert "L2 is too small" in refused(capsys, "tune", "simple-mlp", *options, "--quiet", code=3)
-
-
 def test_a_search_for_all_cuts_is_bounded_and_says_so(
     model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
