@@ -223,8 +223,7 @@ class _Search:
         if timing.l1.tables_bytes:
             (schedule,), tables_bytes = with_tables([schedule], timing, shipped_sizes())
             # Who asks finds room for them, or has left it: cycles do not depend on where L2 ends.
-            end = align(schedule.peak_bytes.get("l2", 0)) + tables_bytes
-            timing = with_l2(timing, max(timing.l2.size_bytes, end))
+            timing = with_l2(timing, align(timing.l2.size_bytes) + tables_bytes)
         soc = Soc(timing, self._cost_model, watch, code_start=self._options.code_start)
         program = schedule.program if self._options.code_start == WARM else with_code(schedule.program)
         return soc.run(program, effects=False).cycles, watch
