@@ -4,16 +4,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 
 from deploy.program.buffers import INDICES, Buffer, Buffers
 from deploy.program.index_arithmetic import Numbers, expression
-from deploy.program.statements import Argument, External, Kernel, OpStatements, Transfer, Wait, levels_of
+from deploy.program.statements import Argument, Kernel, OpStatements
 from deploy.program.table_text import GroupTable
-from scheduler.programs.rolling import Leaf, Loop, Node, places_of
+from scheduler.programs.rolling import Leaf, Loop, Node
 
 WIDTH = 118
 """Of a line, at most, where it can be broken."""
@@ -27,8 +27,7 @@ class OpText:
         self, name: str, statements: OpStatements, buffers: Buffers, first: Sequence[str] = ()
     ) -> None:
         self.tables: list[str] = []
-        self._name, self._op_number, self._buffers = name, statements.number, buffers
-        self._statements = statements.statements
+        self._name, self._op, self._buffers = name, statements, buffers
         body = [line for node in statements.nodes for line in self._node(node)]
         begin = [f"    {statement}" for statement in first]
         self.lines = [*self.tables, f"void {name}(void) {{", *begin, *body, "}"]
@@ -43,46 +42,27 @@ class OpText:
         return [head, *body, f"{indent}}}"]
 
     def _statement(self, leaf: Leaf, around: Sequence[Loop], indent: str) -> list[str]:
-        form, levels, places = leaf.form, levels_of(leaf.form), places_of(leaf, around)
+        form = self._op.statements[leaf.place].form
         indices = [_index(depth) for depth in range(len(around))]
-        numbers = [self._statements[place].numbers for place in places.flat]
-        by_number = np.array(numbers, np.int64).T.reshape(len(numbers[0]), *places.shape)
-        texts = [
-            self._address(levels[position], values, indices)
-            if position in levels
-            else self._number(values, indices)
-            for position, values in enumerate(by_number)
-        ]
+        numbers = zip(form.levels, self._op.numbers_of(leaf, around), strict=True)
+        texts = [_bare(self._number(level, values, indices)) for level, values in numbers]
         if isinstance(form, Kernel):
             return _call(form, texts, indent)
-        text = _simple(form, texts)
-        return [f"{indent}{text}"]
+        return [f"{indent}{form.function}({', '.join(texts)}); /* {form.what} */"]
 
-    def _number(self, values: Numbers, indices: Sequence[str]) -> str:
-        return expression(values, indices, self._table)
-
-    def _address(self, level: str, values: Numbers, indices: Sequence[str]) -> str:
-        buffers = self._buffers.found(level, self._op_number, values)
-        first = min(buffers, key=lambda buffer: buffer.allocation.address)
-        offset = values - first.allocation.address
-        names = {buffer.name for buffer in buffers}
-        if len(names) == 2 and indices:
-            chosen = self._alternating(buffers, values, indices)
-            if chosen:
-                return _at(level, chosen)
-        text = expression(offset, indices, self._table)
-        return _at(level, first.name if text == "0" else f"{first.name} + {text}")
-
-    def _alternating(self, buffers: Sequence[Buffer], values: Numbers, indices: Sequence[str]) -> str:
-        """A choice between two buffers by the innermost index, where turns alternate; else nothing."""
+    def _number(self, level: str, values: Numbers, indices: Sequence[str]) -> str:
+        """A number, or an address in a `level`."""
+        if not level:
+            return expression(values, indices, self._table)
+        buffers = self._buffers.found(level, self._op.number, values)
         bases = np.array([buffer.allocation.address for buffer in buffers], np.int64).reshape(values.shape)
-        even, odd = bases[..., 0::2], bases[..., 1::2]
-        if even.size == 0 or odd.size == 0 or even.min() != even.max() or odd.min() != odd.max():
-            return ""
-        names = {buffer.allocation.address: buffer.name for buffer in buffers}
-        choice = f"({indices[-1]} % 2 ? {names[int(odd.flat[0])]} : {names[int(even.flat[0])]})"
+        name = _alternating(buffers, bases, indices)
+        if not name:
+            first = min(buffers, key=lambda buffer: buffer.allocation.address)
+            name, bases[...] = first.name, first.allocation.address
         offset = expression(values - bases, indices, self._table)
-        return choice if offset == "0" else f"{choice} + {offset}"
+        place = name if offset == "0" else f"{name} + {offset}"
+        return place if level == "l3" else f"{level.upper()}({_bare(place)})"
 
     def _table(self, values: Numbers) -> str:
         name = f"{self._name}_{len(self.tables)}"
@@ -95,21 +75,15 @@ def _index(depth: int) -> str:
     return INDICES[depth] if depth < len(INDICES) else f"n{depth}"
 
 
-def _at(level: str, offset: str) -> str:
-    return offset if level == "l3" else f"{level.upper()}({_bare(offset)})"
-
-
-def _simple(form: Hashable, texts: Sequence[str]) -> str:
-    match form:
-        case Transfer(to_l1=to_l1, strided=strided, what=what):
-            name = f"pt_dma_{'in' if to_l1 else 'out'}{'_2d' if strided else ''}"
-        case External(to_l2=to_l2, what=what):
-            name = f"pt_l3_{'in' if to_l2 else 'out'}"
-        case Wait(external=external, what=what):
-            name = f"pt_{'l3' if external else 'dma'}_wait"
-        case _:
-            raise AssertionError(form)
-    return f"{name}({', '.join(_bare(text) for text in texts)}); /* {what} */"
+def _alternating(buffers: Sequence[Buffer], bases: Numbers, indices: Sequence[str]) -> str:
+    """A choice between two buffers by the innermost index, where turns alternate; else nothing."""
+    if not indices or len({buffer.name for buffer in buffers}) != 2:
+        return ""
+    even, odd = np.unique(bases[..., 0::2]), np.unique(bases[..., 1::2])
+    if even.size != 1 or odd.size != 1:
+        return ""
+    names = {buffer.allocation.address: buffer.name for buffer in buffers}
+    return f"({indices[-1]} % 2 ? {names[int(odd[0])]} : {names[int(even[0])]})"
 
 
 def _bare(text: str) -> str:
@@ -119,11 +93,7 @@ def _bare(text: str) -> str:
 
 def _call(form: Kernel, texts: Sequence[str], indent: str) -> list[str]:
     """A call with its arguments by name, several on a line."""
-    items, position = [], 0
-    for argument in form.arguments:
-        count = argument.numbers
-        items.append(f".{argument.name} = {_value(argument, texts[position : position + count])}")
-        position += count
+    items = [f".{argument.name} = {_value(argument, own)}" for argument, own in form.with_numbers(texts)]
     head = f"{indent}{'pt_fork' if form.fork else 'pt_alone'}({form.name}, &(struct {form.struct}){{"
     lines, line = [], head
     for number, item in enumerate(items):
@@ -139,7 +109,7 @@ def _call(form: Kernel, texts: Sequence[str], indent: str) -> list[str]:
 def _value(argument: Argument, texts: Sequence[str]) -> str:
     match argument.kind:
         case "ints":
-            return "{" + ", ".join(_bare(text) for text in texts) + "}"
+            return f"{{{', '.join(texts)}}}"
         case "float":
             return float_text(argument.value)
         case "table":
@@ -147,7 +117,7 @@ def _value(argument: Argument, texts: Sequence[str]) -> str:
             return f"(const float[]){{{numbers}}}" if numbers else "0"
         case "varying":
             return f"network_varying[{argument.varying}]"
-    return _bare(texts[0])
+    return texts[0]
 
 
 def float_text(value: float) -> str:
@@ -167,10 +137,10 @@ def ops_text(
     first_number: int = 0,
 ) -> str:
     """The functions of all ops, behind the tables of those that are none, numbered from the first on."""
-    abouts = []
-    for item in ops:
-        op = item.op
-        abouts.append(f"/* {op.name}: {op.primitive}, {', '.join(op.inputs)} -> {', '.join(op.outputs)} */")
+    abouts = [
+        f"/* {op.name}: {op.primitive}, {', '.join(op.inputs)} -> {', '.join(op.outputs)} */"
+        for op in (item.op for item in ops)
+    ]
     following = dict(pairwise(groups))
     parts = [
         "\n".join(group.lines(abouts, following.get(group), number))

@@ -6,9 +6,14 @@ An identifier of a transfer is given out when it starts and is free again when i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from arch.spec.program import (
     Action,
@@ -25,32 +30,37 @@ from arch.spec.program import (
 from configs.errors import REPORT, InputError
 from configs.values import Struct
 from deploy.calls.call import CCall, Pointer, Table
-from scheduler.programs.rolling import Node, rolled
+from scheduler.programs.rolling import Leaf, Loop, Node, places_of, rolled
 from scheduler.table_form import is_of_tables
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.varying import Varying
 
 
 class Transfer(Struct, frozen=True):
-    """The form of a DMA command; numbers: identifier, L1, L2, bytes and, in 2D, stride and line."""
+    """The form of a transfer, or of a wait for one: what is fixed in it."""
 
-    to_l1: bool
-    strided: bool
+    function: str
+    """That of platform.h."""
+    record: str
+    """Its record in a table."""
     what: str
+    levels: tuple[str, ...]
+    """Of each of its numbers: the level it is an address in; "" of other numbers."""
 
 
-class External(Struct, frozen=True):
-    """The form of a transfer between L2 and L3; numbers: identifier, L2, L3, bytes."""
+_DMA = {
+    (True, True): ("pt_dma_in_2d", "LINES | INTO"),
+    (False, True): ("pt_dma_out_2d", "LINES"),
+    (True, False): ("pt_dma_in", "LOADS"),
+    (False, False): ("pt_dma_out", "STORES"),
+}
+"""Function and record of a DMA command, by whether it loads and whether it is 2D."""
 
-    to_l2: bool
-    what: str
+_UDMA = {True: ("pt_l3_in", "FAR | INTO"), False: ("pt_l3_out", "FAR")}
+"""The same between L2 and L3."""
 
 
-class Wait(Struct, frozen=True):
-    """The form of a wait; number: identifier."""
-
-    external: bool
-    what: str
+_N = TypeVar("_N")
 
 
 class Argument(Struct, frozen=True):
@@ -59,7 +69,6 @@ class Argument(Struct, frozen=True):
     name: str
     kind: str
     """address, int (one number), ints (`count` of them), float, varying or table (no number)."""
-    ctype: str = ""
     count: int = 1
     value: float = 0.0
     values: tuple[float, ...] = ()
@@ -69,7 +78,7 @@ class Argument(Struct, frozen=True):
     @property
     def numbers(self) -> int:
         """How many of the statement's numbers are its."""
-        return {"address": 1, "int": 1, "ints": self.count}.get(self.kind, 0)
+        return self.count if self.kind in ("address", "int", "ints") else 0
 
 
 class Kernel(Struct, frozen=True):
@@ -80,11 +89,26 @@ class Kernel(Struct, frozen=True):
     fork: bool
     arguments: tuple[Argument, ...]
 
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Of each of its numbers: the level it is an address in; "" of other numbers."""
+        return tuple(
+            "l1" if item.kind == "address" else "" for item in self.arguments for _ in range(item.numbers)
+        )
+
+    def with_numbers(self, numbers: Iterable[_N]) -> Iterator[tuple[Argument, list[_N]]]:
+        """Each argument with those of the statement's numbers that are its."""
+        left = iter(numbers)
+        return ((argument, [*islice(left, argument.numbers)]) for argument in self.arguments)
+
+
+Form = Transfer | Kernel
+
 
 class Statement(Struct, frozen=True):
     """What is fixed in a statement, and numbers that may differ from one to the next."""
 
-    form: Hashable
+    form: Form
     numbers: Sequence[int]
 
 
@@ -102,6 +126,12 @@ class OpStatements:
     def nodes(self) -> tuple[Node, ...]:
         """The statements with the loops that are in them."""
         return rolled([statement.form for statement in self.statements])
+
+    def numbers_of(self, leaf: Leaf, around: Sequence[Loop]) -> NDArray[np.int64]:
+        """Each number of a statement in all turns of the loops around it, with an axis per loop."""
+        places = places_of(leaf, around)
+        numbers = np.array([self.statements[place].numbers for place in places.flat], np.int64)
+        return numbers.T.reshape(numbers.shape[1], *places.shape)
 
 
 class _Identifiers:
@@ -142,7 +172,7 @@ Call = Callable[[Compute, Op], Sequence[CCall]]
 
 
 class Statements:
-    """The statements of a program, op by op; `transfers` and `external` are how many identifiers it needs."""
+    """The statements of a program, op by op; `transfers` is how many identifiers its DMA commands need."""
 
     def __init__(self, program: Program, graph: TrainingGraph, call: Call, varying: list[Varying]) -> None:
         self.kernels: dict[str, None] = {}
@@ -151,7 +181,7 @@ class Statements:
         self._by_work = {(op.layer, op.step): op for op in graph.ops}
         self._ids, self._external_ids = _Identifiers(), _Identifiers()
         self.ops = self._segments(program.actions)
-        self.transfers, self.external = self._ids.most, self._external_ids.most
+        self.transfers = self._ids.most
 
     def _segments(self, actions: Sequence[Action]) -> list[OpStatements]:
         segments: list[OpStatements] = []
@@ -161,10 +191,8 @@ class Statements:
                 continue  # what walks tables moves them
             if isinstance(action, Release):
                 number = len(segments)
-                ended = tuple([place for place in action.places if place.size_bytes])
-                segments.append(
-                    OpStatements(self._graph.ops[number], number, statements, ended, action.results)
-                )
+                op, ended = self._graph.ops[number], tuple(item for item in action.places if item.size_bytes)
+                segments.append(OpStatements(op, number, statements, ended, action.results))
                 statements = []
             else:
                 statements += self._statements(action)
@@ -181,18 +209,19 @@ class Statements:
                 )
                 return [_transfer(command, number, what) for command in action.commands]
             case DmaWait():
-                return [Statement(Wait(False, what), [self._ids.give_back(action.transfer)])]
+                return [_wait("pt_dma_wait", "WAITS", what, self._ids.give_back(action.transfer))]
             case UdmaStart():
                 number = self._external_ids.take(action.id, (what, action.commands[0].l2_address))
                 return [
                     Statement(
-                        External(item.to_l2, what),
+                        Transfer(*_UDMA[item.to_l2], what, ("", "l2", "l3", "")),
                         [number, item.l2_address, item.l3_address, item.size_bytes],
                     )
                     for item in action.commands
                 ]
             case UdmaWait():
-                return [Statement(Wait(True, what), [self._external_ids.give_back(action.transfer)])]
+                number = self._external_ids.give_back(action.transfer)
+                return [_wait("pt_l3_wait", "FAR_WAITS", what, number)]
             case Compute():
                 op = self._by_work[action.work.op, action.work.step]
                 return [self._call_statement(action, call) for call in self._call(action, op)]
@@ -204,7 +233,7 @@ class Statements:
         arguments, numbers = [], list[int]()
         for name, value in call.fields:
             if isinstance(value, Pointer):
-                arguments.append(Argument(name, "address", value.ctype))
+                arguments.append(Argument(name, "address"))
                 numbers.append(value.address)
             elif isinstance(value, Varying):
                 arguments.append(Argument(name, "varying", varying=self._number_of(value)))
@@ -235,21 +264,9 @@ def _transfer(command: Command, number: int, what: str) -> Statement:
     numbers = [number, command.l1_address, command.external_address, command.size_bytes]
     if command.lines > 1:
         numbers += [command.stride_bytes, command.line_bytes]
-    return Statement(Transfer(command.to_l1, command.lines > 1, what), numbers)
+    levels = ("", "l1", "l2", "", "", "")[: len(numbers)]
+    return Statement(Transfer(*_DMA[command.to_l1, command.lines > 1], what, levels), numbers)
 
 
-def levels_of(form: Hashable) -> Mapping[int, str]:
-    """Which numbers of a statement are addresses: position -> level."""
-    match form:
-        case Transfer():
-            return {1: "l1", 2: "l2"}
-        case External():
-            return {1: "l2", 2: "l3"}
-        case Kernel(arguments=arguments):
-            position, levels = 0, dict[int, str]()
-            for item in arguments:
-                if item.kind == "address":
-                    levels[position] = "l1"
-                position += item.numbers
-            return levels
-    return {}
+def _wait(function: str, record: str, what: str, number: int) -> Statement:
+    return Statement(Transfer(function, record, what, ("",)), [number])

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from textwrap import wrap
 
 import numpy as np
-from numpy.typing import NDArray
 
+from configs.values import Struct
 from deploy.program.buffers import Buffer, Buffers
-from deploy.program.statements import Argument, External, Kernel, OpStatements, Transfer, Wait, levels_of
+from deploy.program.statements import Argument, Kernel, OpStatements, Transfer
 from scheduler.programs.rolling import (
     Leaf,
     Loop,
@@ -19,7 +18,6 @@ from scheduler.programs.rolling import (
     Run,
     first_call,
     in_records,
-    places_of,
     runs_of,
     table_nodes,
 )
@@ -36,11 +34,11 @@ FETCH, BEHIND = "@fetch@", "@behind@"
 """Stand for the record that brings the next tables, and for the address of what lies behind all records."""
 
 
-class _Change:
+class _Change(Struct, frozen=True):
     """A word of the table that differs from turn to turn: the `runs` of what is added, over and over."""
 
-    def __init__(self, word: int, runs: Sequence[Run]) -> None:
-        self.word, self.runs = word, runs
+    word: int
+    runs: Sequence[Run]
 
     @property
     def text(self) -> str:
@@ -86,47 +84,36 @@ class OpTable:
                 )
                 continue
             begin = self.words
-            inside = self._add_nodes(node.body, (*around, node))
-            steady = [change for change in inside if len(change.runs) == 1]
-            others = [change for change in inside if len(change.runs) > 1]
-            text = f"TURNS | {len(steady)} * DETAIL, {self.words - begin}, {node.count}, {node.count}"
-            text = ", ".join([text, str(len(others)), *(change.text for change in (*steady, *others))])
-            self._append(f"{text},", _turn_words(inside))
+            inside = sorted(self._add_nodes(node.body, (*around, node)), key=lambda item: len(item.runs) > 1)
+            steady = sum(len(change.runs) == 1 for change in inside)
+            begun = f"TURNS | {steady} * DETAIL, {self.words - begin}, {node.count}, {node.count}"
+            record = ", ".join([begun, str(len(inside) - steady), *(change.text for change in inside)])
+            self._append(f"{record},", record.count(",") + 1)
         return changes
-
-    def _values_of(self, leaf: Leaf, around: Sequence[Loop]) -> NDArray[np.int64]:
-        """By number of a statement those of all turns."""
-        numbers = [self._op.statements[place].numbers for place in places_of(leaf, around).flat]
-        return np.array(numbers, np.int64).T.reshape(len(numbers[0]), -1)
 
     def _add_waits(self, waits: Sequence[Node], around: Sequence[Loop]) -> list[_Change]:
         """One record; a transfer is 4 bits, one more than its identifier."""
         texts, about, changes = list[str](), list[str](), list[_Change]()
         for number, leaf in enumerate(waits):
             assert isinstance(leaf, Leaf)
-            assert isinstance(leaf.form, Wait)
-            (values,) = self._values_of(leaf, around)
-            texts.append(f"{values[0] + 1} * DETAIL" + (f" << {4 * number}" if number else ""))
+            assert isinstance(leaf.form, Transfer)
+            identifiers = self._op.numbers_of(leaf, around).reshape(-1)
+            texts.append(f"{identifiers[0] + 1} * DETAIL" + (f" << {4 * number}" if number else ""))
             about.append(leaf.form.what)
-            runs = [(turns, step << DETAIL + 4 * number) for turns, step in runs_of(values)]
+            runs = [(turns, step << DETAIL + 4 * number) for turns, step in runs_of(identifiers)]
             changes += [_Change(self.words, runs)] if runs else []
         self._append(f"WAITS | {' | '.join(texts)}, /* {', '.join(about)} */", 1)
         return changes
 
     def _add(self, leaf: Leaf, around: Sequence[Loop]) -> list[_Change]:
-        values = self._values_of(leaf, around)
-        levels, first = levels_of(leaf.form), self.words
-        words = [
-            self._address(levels[position], int(row[0])) if position in levels else str(_word(int(row[0])))
-            for position, row in enumerate(values)
-        ]
-        runs = [runs_of(row) for row in values]
-        if isinstance(leaf.form, Kernel):
-            return self._call(leaf.form, words, runs)
-        head, rest = _record(leaf.form)
-        detail = words.pop(0)
-        text = ", ".join([f"{head} | {detail} * DETAIL", *words])
-        self._append(f"{text}, /* {rest} */", 1 + len(words))
+        form, first = self._op.statements[leaf.place].form, self.words
+        turns = [each.reshape(-1) for each in self._op.numbers_of(leaf, around)]
+        words = [self._number(level, int(each[0])) for level, each in zip(form.levels, turns, strict=True)]
+        runs = [*map(runs_of, turns)]
+        if isinstance(form, Kernel):
+            return self._call(form, words, runs)
+        record = [f"{form.record} | {words[0]} * DETAIL", *words[1:], f"/* {form.what} */"]
+        self._append(", ".join(record), len(words))
         return [
             _Change(first + place, [(turns, step << DETAIL if place == 0 else step) for turns, step in found])
             for place, found in enumerate(runs)
@@ -135,32 +122,25 @@ class OpTable:
 
     def _call(self, form: Kernel, words: Sequence[str], runs: Sequence[Sequence[Run]]) -> list[_Change]:
         """The record of a call, behind those that put varying numbers into it."""
-        total = sum(map(_argument_words, form.arguments))
-        begin = self.words + 3 * sum(argument.kind == "varying" for argument in form.arguments)
-        at = begin + 2
+        at = self.words + 3 * sum(argument.kind == "varying" for argument in form.arguments) + 2
         mask, texts, changes = 0, list[str](), list[_Change]()
-        names, position = [], 0
-        for argument in form.arguments:
-            names.append(argument.name)
+        for argument, own in form.with_numbers(zip(words, runs, strict=True)):
             if argument.kind in ("address", "table"):
                 mask |= 1 << len(texts)
             if argument.kind == "varying":
                 self._append(f"VARIES, {at + len(texts)}, {argument.varying}, /* {argument.name} */", 3)
-            changes += [
-                _Change(at + len(texts) + place, found)
-                for place, found in enumerate(runs[position : position + argument.numbers])
-                if found
-            ]
-            texts += self._values(argument, words[position : position + argument.numbers])
-            position += argument.numbers
+            changes += [_Change(at + len(texts) + n, found) for n, (_, found) in enumerate(own) if found]
+            texts += self._values(argument, [word for word, _ in own])
         number = self._kernels.setdefault(form.name, len(self._kernels))
-        masks = [f"0x{mask >> bits & 0xFFFFFFFF:x}" for bits in range(0, total, 32)]
+        masks = [f"0x{mask >> bits & 0xFFFFFFFF:x}" for bits in range(0, len(texts), 32)]
         kind = "CALLS" if form.fork else "ALONE"
-        self._append(f"{kind} | {total + len(masks)} * DETAIL, {number}, /* {form.name} */", 2)
-        about = wrap(f"/* {', '.join(names)} */", WIDTH, subsequent_indent=" * ")
-        words = wrap(f"{', '.join([*texts, *masks])},", WIDTH, break_long_words=False)
+        texts += masks
+        self._append(f"{kind} | {len(texts)} * DETAIL, {number}, /* {form.name} */", 2)
+        names = ", ".join(argument.name for argument in form.arguments)
+        about = wrap(f"/* {names} */", WIDTH, subsequent_indent=" * ")
+        words = wrap(f"{', '.join(texts)},", WIDTH, break_long_words=False)
         self.records += [f"    {line}" for line in (*about, *words)]
-        self.words += len(masks) + total
+        self.words += len(texts)
         return changes
 
     def _values(self, argument: Argument, words: Sequence[str]) -> Sequence[str]:
@@ -177,15 +157,21 @@ class OpTable:
                 return [f"{BEHIND} + {4 * first}"]
         return words
 
+    @property
+    def size_bytes(self) -> int:
+        """Of the records and the constants."""
+        return 4 * (self.words + len(self.constants))
+
     def _append(self, line: str, words: int) -> None:
         self.records.append(line)
         self.words += words
 
-    def _address(self, level: str, address: int) -> str:
-        if level == "l3":
-            return str(address)
-        (buffer,) = self._buffers.found(level, self._op.number, np.array([address]))
-        offset = address - buffer.allocation.address
+    def _number(self, level: str, number: int) -> str:
+        """A number, or an address in a `level`, by the name of its buffer but in L3."""
+        if level in ("", "l3"):
+            return str(_word(number))
+        (buffer,) = self._buffers.found(level, self._op.number, np.array([number]))
+        offset = number - buffer.allocation.address
         return f"{buffer.name} + {offset}" if offset else buffer.name
 
 
@@ -195,7 +181,7 @@ class GroupTable:
     def __init__(self, name: str, first: int, ops: Sequence[OpTable], place: Buffer) -> None:
         self.name, self.first, self.place = f"{name}_tables", first, place
         self.ops = dict(enumerate(ops, first))
-        self.words = sum(op.words + len(op.constants) for op in ops) or END_WORDS
+        self.words = sum(op.size_bytes for op in ops) // 4 or END_WORDS
 
     @property
     def start(self) -> str:
@@ -221,27 +207,8 @@ class GroupTable:
         return [f"static uint32_t {self.name}[] = {{", *(text or ["    0,"]), *bits, "};"]
 
 
-def _argument_words(argument: Argument) -> int:
-    return argument.count if argument.kind == "ints" else 1
-
-
-def _turn_words(changes: Sequence[_Change]) -> int:
-    return 5 + sum(2 if len(change.runs) == 1 else 4 + 2 * len(change.runs) for change in changes)
-
-
 def _is_near_wait(form: object) -> bool:
-    return isinstance(form, Wait) and not form.external
-
-
-def _record(form: object) -> tuple[str, str]:
-    match form:
-        case Transfer(to_l1=to_l1, strided=strided, what=what):
-            return f"LINES{' | INTO' if to_l1 else ''}" if strided else "LOADS" if to_l1 else "STORES", what
-        case External(to_l2=to_l2, what=what):
-            return f"FAR{' | INTO' if to_l2 else ''}", what
-        case Wait(what=what):
-            return "FAR_WAITS", what
-    raise AssertionError(form)
+    return isinstance(form, Transfer) and form.record == "WAITS"
 
 
 def _word(number: int) -> int | str:
@@ -250,5 +217,4 @@ def _word(number: int) -> int | str:
 
 
 def _bits(value: float) -> str:
-    (bits,) = struct.unpack("<I", struct.pack("<f", np.float32(value)))
-    return f"0x{bits:x}"
+    return f"0x{np.float32(value).view(np.uint32):x}"

@@ -233,6 +233,6 @@ def _groups(
         for number in range(first, last + 1):
             fetches = number == first and following is not None
             ops.append(OpTable(statements.ops[number], buffers, kernels, fetches=fetches))
-        while sum(4 * (op.words + len(op.constants)) for op in ops) > place.allocation.size_bytes:
+        while sum(op.size_bytes for op in ops) > place.allocation.size_bytes:
             ops.pop()
         yield GroupTable(functions[first], first, ops, place)

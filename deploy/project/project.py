@@ -84,7 +84,7 @@ def project_of(
         {
             **code_by_part([schedule.program.actions for schedule in schedules]),
             "tables": {
-                program.statements.ops[number].op.name: 4 * (op.words + len(op.constants))
+                program.statements.ops[number].op.name: op.size_bytes
                 for program in programs
                 for group in program.groups
                 for number, op in group.ops.items()
