@@ -37,28 +37,22 @@ REDUCTIONS: dict[str, tuple[str, str]] = {
 _ATOM, _UNARY, _PRODUCT, _SUM, COMPARE, _AND, _OR, _CHOICE = range(8)
 """Precedences, the tightest first."""
 
-_INFIX: dict[str, int] = {
-    **dict.fromkeys("*/%", _PRODUCT),
-    **dict.fromkeys("+-", _SUM),
-    **dict.fromkeys((">", ">=", "<", "<=", "==", "!="), COMPARE),
-    "&&": _AND,
-    "||": _OR,
+_OPERATORS: dict[np.ufunc, tuple[str, int, Callable[..., Any] | None]] = {
+    np.add: ("+", _SUM, operator.add),
+    np.subtract: ("-", _SUM, operator.sub),
+    np.multiply: ("*", _PRODUCT, operator.mul),
+    np.divide: ("/", _PRODUCT, operator.truediv),
+    np.remainder: ("%", _PRODUCT, None),
+    np.greater: (">", COMPARE, operator.gt),
+    np.greater_equal: (">=", COMPARE, operator.ge),
+    np.less: ("<", COMPARE, operator.lt),
+    np.less_equal: ("<=", COMPARE, operator.le),
+    np.equal: ("==", COMPARE, operator.eq),
+    np.not_equal: ("!=", COMPARE, operator.ne),
+    np.bitwise_and: ("&&", _AND, None),
+    np.bitwise_or: ("||", _OR, None),
 }
-_OPERATORS: dict[np.ufunc, str] = {
-    np.add: "+",
-    np.subtract: "-",
-    np.multiply: "*",
-    np.divide: "/",
-    np.remainder: "%",
-    np.greater: ">",
-    np.greater_equal: ">=",
-    np.less: "<",
-    np.less_equal: "<=",
-    np.equal: "==",
-    np.not_equal: "!=",
-    np.bitwise_and: "&&",
-    np.bitwise_or: "||",
-}
+"""In C, its precedence, and what numbers known at export are computed with."""
 _ROUNDED = (np.sqrt, np.trunc, np.floor, np.ceil, np.rint, np.fmax)
 _EXACT: dict[np.ufunc, str] = {
     np.absolute: "fabsf",
@@ -75,19 +69,9 @@ _ELEMENTARY: dict[np.ufunc, str] = {
     np.logaddexp: "pt_logaddexp",
     **{function: f"{function.__name__}f" for function in _OF_LIBM},
 }
-_AT_EXPORT: dict[str, Callable[..., Any]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-    "powf": operator.pow,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "<": operator.lt,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
-}
+_INFIX = {text: binds for text, binds, _ in _OPERATORS.values()}
+_IN_C = {**{ufunc: text for ufunc, (text, *_) in _OPERATORS.items()}, **_EXACT, **_ELEMENTARY}
+_AT_EXPORT = {"powf": operator.pow, **{text: compute for text, _, compute in _OPERATORS.values() if compute}}
 _SIMPLE_POWERS = ("2", "0.5", "-0.5", "-1")
 """Exponents that need no logarithm."""
 
@@ -255,7 +239,7 @@ class Trace:
         if isinstance(value, Varying):
             return self.new_symbol(f"${name}", (), known=EXPORT, value=lambda at: at(value), weak=True)
         if type(value) in (int, float):
-            kind = "int" if type(value) is int else "float"
+            kind = type(value).__name__
             return self.new_symbol(f"${name}", (), kind=kind, known=EXPORT, value=lambda at: value, weak=True)
         return value
 
@@ -286,7 +270,7 @@ class Trace:
         simpler = self._simpler(ufunc, args)
         if simpler is not None:
             return simpler
-        op = _OPERATORS.get(ufunc) or _EXACT.get(ufunc) or _ELEMENTARY.get(ufunc)
+        op = _IN_C.get(ufunc)
         if op is None:
             raise _refused(ufunc.__name__)
         if all(item.value is not None for item in args) and op in _AT_EXPORT:
@@ -345,10 +329,9 @@ class Trace:
         for asked, answer in zip(self.asked, self.answers, strict=False):
             if asked is condition:
                 return answer
-        if len(self.asked) == len(self.answers):
-            self.asked.append(condition)
-            raise _UndecidedError
         self.asked.append(condition)
+        if len(self.asked) > len(self.answers):
+            raise _UndecidedError
         return self.answers[len(self.asked) - 1]
 
     def _negated(self, item: Symbol) -> Symbol:
@@ -454,9 +437,8 @@ class Writer:
         for item in results.values():
             self._count(item)
         # Of several results all are there before the first is stored: it may lie where another array is read.
-        self._fresh = {id(item): f"new_{name.removesuffix('_updated')}" for name, item in results.items()}
-        if not self._several:
-            self._fresh = {}
+        fresh = {id(item): f"new_{name.removesuffix('_updated')}" for name, item in results.items()}
+        self._fresh = fresh if self._several else {}
         self.results = {name: self.text(item) for name, item in results.items()}
 
     def _count(self, item: Symbol) -> None:
@@ -548,10 +530,13 @@ class Writer:
 
 def _number(value: Any, kind: str) -> str:
     """A literal: a float as float32 rounds it."""
-    if kind != "float":
-        return str(int(value))
+    return float_text(value, str) if kind == "float" else str(int(value))
+
+
+def float_text(value: float, digits: Callable[[np.float32], str] = "{:.9g}".format) -> str:
+    """The nearest fp32 number as a C constant, exactly; `digits` are nine, or with ``str`` as few as do."""
     single = np.float32(value)
     if not np.isfinite(single):
         return "NAN" if np.isnan(single) else "INFINITY" if single > 0 else "-INFINITY"
-    text = str(single)
-    return f"{text if '.' in text or 'e' in text else text + '.0'}f"
+    text = digits(single)
+    return f"{text}f" if "." in text or "e" in text else f"{text}.0f"

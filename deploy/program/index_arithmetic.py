@@ -28,19 +28,13 @@ def expression(values: Numbers, indices: Sequence[str], table: Callable[[Numbers
     terms: list[tuple[str, int]] = []
     rest = values - origin
     for axis, name in enumerate(indices):
-        along = np.moveaxis(rest, axis, 0).reshape(values.shape[axis], -1)[:, 0]
-        if not along.any():
-            continue
-        along_one = _along(along, name)
+        along = np.moveaxis(rest, axis, 0).reshape(values.shape[axis], -1)[:, 0].copy()
+        along_one = _along(along, name) if along.any() else []
         if along_one is None:
-            return _looked_up(values, indices, table)
+            break
         terms += along_one
-        shape = [1] * values.ndim
-        shape[axis] = -1
-        rest = rest - along.reshape(shape)
-    if rest.any():
-        return _looked_up(values, indices, table)
-    return _summed(origin, terms)
+        np.moveaxis(rest, axis, -1)[...] -= along
+    return _looked_up(values, indices, table) if rest.any() else _summed(origin, terms)
 
 
 def _summed(origin: int, terms: Sequence[tuple[str, int]]) -> str:
@@ -58,31 +52,24 @@ def _along(along: Numbers, name: str) -> list[tuple[str, int]] | None:
     if (along == along[1] * turns).all():
         return [(name, int(along[1]))]
     for width in range(2, min(len(along), WIDEST_ROW) // 2 + 1):
-        inner = along[:width]
         if (along[turns % width] == along).all():
-            return _repeating(inner, f"{name} % {width}", name, width)
+            return _repeating(along[:width], f"{name} % {width}")
         step, row = int(along[1]), int(along[width])
         if (along == step * (turns % width) + row * (turns // width)).all():
             return [*([(f"({name} % {width})", step)] if step else []), (f"({name} / {width})", row)]
-    return _last_differs(along, name)
+    return _one_differs(along, name, int(along[1]))
 
 
-def _repeating(inner: Numbers, rest: str, name: str, width: int) -> list[tuple[str, int]] | None:
-    turns = np.arange(width)
-    if (inner == inner[1] * turns).all():
+def _repeating(inner: Numbers, rest: str) -> list[tuple[str, int]] | None:
+    if (inner == inner[1] * np.arange(len(inner))).all():
         return [(f"({rest})", int(inner[1]))]
-    if not inner[:-1].any():
-        return [(f"({rest} == {width - 1})", int(inner[-1]))]
-    if not inner[2:].any() or (inner[1:] == inner[1]).all():
-        return [(f"({rest} != 0)", int(inner[1]))] if (inner[1:] == inner[1]).all() else None
-    return None
+    return _one_differs(inner, rest, 0)
 
 
-def _last_differs(along: Numbers, name: str) -> list[tuple[str, int]] | None:
+def _one_differs(along: Numbers, name: str, step: int) -> list[tuple[str, int]] | None:
+    """The last is another than a multiple of the step, or the first another than all that follow."""
     last = len(along) - 1
-    steps = along[1] * np.arange(last) if last > 1 else np.zeros(last, np.int64)
-    if last > 1 and (along[:-1] == steps).all():
-        step = int(along[1])
+    if (along[:-1] == step * np.arange(last)).all():
         over = int(along[-1]) - step * last
         return [*([(name, step)] if step else []), (f"({name} == {last})", over)]
     if (along[1:] == along[1]).all():

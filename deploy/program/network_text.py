@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from deploy.calls.expression import float_text
 from deploy.program.buffers import INDICES, Buffer, Buffers
 from deploy.program.index_arithmetic import Numbers, expression
 from deploy.program.statements import Argument, Kernel, OpStatements
@@ -118,15 +119,6 @@ def _value(argument: Argument, texts: Sequence[str]) -> str:
         case "varying":
             return f"network_varying[{argument.varying}]"
     return texts[0]
-
-
-def float_text(value: float) -> str:
-    """The nearest fp32 number as a C constant, exactly."""
-    single = np.float32(value)
-    if not np.isfinite(single):
-        return "NAN" if np.isnan(single) else ("INFINITY" if single > 0 else "-INFINITY")
-    text = f"{single:.9g}"
-    return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
 
 
 def ops_text(

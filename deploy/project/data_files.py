@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from arch.spec.program import Place
-from deploy.program.network_text import float_text
+from deploy.calls.expression import float_text
 from deploy.project.network_files import NetworkProgram, tensor_text
 from deploy.project.recorded import EQUAL, Recorded, Values
 from trainlib.ir.varying import Varying

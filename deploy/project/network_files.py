@@ -9,8 +9,9 @@ from arch.spec.program import Place
 from arch.spec.timing import SocTiming
 from configs.values import Struct
 from deploy.calls.call import source_of
+from deploy.calls.expression import float_text
 from deploy.program.buffers import Buffers, Names
-from deploy.program.network_text import float_text, ops_text
+from deploy.program.network_text import ops_text
 from deploy.program.statements import Call, Statements
 from deploy.program.table_text import GroupTable, OpTable
 from deploy.project.recorded import EQUAL, Recorded, Room
