@@ -120,7 +120,6 @@ def _fields(body: str, file: str) -> tuple[Field, ...]:
 FUNCTIONS = "elementary.c"
 """What kernels call instead of functions of the C library."""
 
-
 HEADERS = ("kernel.h", "narrow.h", "elementary.h")
 """What they include."""
 
@@ -132,15 +131,6 @@ def shipped(folder: str, file: str) -> str:
 
 def _text(file: str) -> str:
     return shipped("kernels", file)
-
-
-@cache
-def c_files() -> Mapping[str, Source]:
-    """The C files by name."""
-    folder = files("deploy") / "kernels"
-    names = sorted(item.name for item in folder.iterdir() if item.name.endswith(".c"))
-    names.remove(FUNCTIONS)
-    return {name: in_format(_text(name), name) for name in names}
 
 
 _POINTERS = re.compile(r"(const )?float (\*\w+(?:, \*\w+)*);")
@@ -181,7 +171,9 @@ def in_format(
 @cache
 def kernel_sources() -> Mapping[str, Source]:
     """Kernel -> the file it is in."""
-    return {kernel: source for source in c_files().values() for kernel in source.kernels}
+    names = sorted(item.name for item in (files("deploy") / "kernels").iterdir())
+    found = [in_format(_text(name), name) for name in names if name.endswith(".c") and name != FUNCTIONS]
+    return {kernel: source for source in found for kernel in source.kernels}
 
 
 def sources(kernels: Iterable[str]) -> dict[str, str]:
@@ -306,17 +298,16 @@ def _call(nest: NestCall, addresses: tuple[int, ...], effect: Effect, op: Op) ->
     source, kernel = kernel_sources()[nest.kernel], nest.kernel
     values = _Known(nest, dict(zip((name for name, *_ in nest.forms), addresses, strict=True)), effect, op)
     struct = source.kernels[kernel]
-    declared = source.structs[struct]
-    fields = tuple((field.name, values.value(field)) for field in declared)
-    found = [(field, *pair) for field, pair in zip(declared, fields, strict=True) if field.pointer]
+    given = {field: values.value(field) for field in source.structs[struct]}
+    pointers = {field: value for field, value in given.items() if isinstance(value, Pointer)}
     # What another field views as integers is no float.
-    seen = {getattr(value, "address", None) for field, _, value in found if field.ctype != C_TYPES[FP32]}
+    seen = {value.address for field, value in pointers.items() if field.ctype != C_TYPES[FP32]}
     arrays = {
-        name: dtype_at(effect, value.address)
-        if isinstance(value, Pointer) and value.address not in seen
-        else FP32
-        for field, name, value in found
-        if field.ctype == C_TYPES[FP32]
+        field.name: FP32
+        if field not in pointers or pointers[field].address in seen
+        else dtype_at(effect, pointers[field].address)
+        for field in given
+        if field.pointer and field.ctype == C_TYPES[FP32]
     }
     formats = {*arrays.values()}  # integers beside floats are converted, alone they are moved
     narrow = sorted(dtype for dtype in formats if dtype.is_narrow) or [INT32] * ({FP32, INT32} <= formats)
@@ -331,7 +322,7 @@ def _call(nest: NestCall, addresses: tuple[int, ...], effect: Effect, op: Op) ->
         mark = source.file.removesuffix(".c").removeprefix(kernel_sources()[kernel].file.removesuffix(".c"))
         kernel, struct = kernel + mark, struct + mark
         _MADE.setdefault(kernel, source)
-    return CCall(kernel, struct, fields)
+    return CCall(kernel, struct, tuple((field.name, value) for field, value in given.items()))
 
 
 @cache
@@ -349,7 +340,7 @@ class _Known(Struct, frozen=True):
 
     def value(self, field: Field) -> Value:
         """The value of a field, of its type."""
-        number = self._found(field)
+        number = self._pointer(field) if field.pointer else self._number(field.name)
         if number is None:
             where = f"{self.nest.kernel}, {self.op.name}"
             raise ConfigError(f"unknown field '{field.name}'", where=where, cure="remove the field")
@@ -357,10 +348,7 @@ class _Known(Struct, frozen=True):
             return int(number)
         return tuple(number) if isinstance(number, list) else number
 
-    def _found(self, field: Field) -> Any:
-        name = field.name
-        if field.pointer:
-            return self._pointer(field)
+    def _number(self, name: str) -> Any:
         if name == "accumulate" or name.startswith("has_"):
             return self.nest.accumulates if name == "accumulate" else name.removeprefix("has_") in self.op
         array, _, what = name.rpartition("_")

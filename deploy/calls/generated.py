@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from math import prod
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -41,12 +40,10 @@ from trainlib.primitives.lowering.elementwise import VectorLoop, update_name
 from trainlib.primitives.lowering.row_loop import RowLoop
 from trainlib.registry import step_of
 
-C_TYPES: Mapping[str, str] = MappingProxyType(
-    {
-        **{"float32": "float", "float16": "pt_fp16", "bfloat16": "pt_bf16"},
-        **{"int32": "int32_t", "uint8": "uint8_t", "int8": "int8_t"},
-    }
-)
+C_TYPES: Mapping[str, str] = {
+    **{"float32": "float", "float16": "pt_fp16", "bfloat16": "pt_bf16"},
+    **{"int32": "int32_t", "uint8": "uint8_t", "int8": "int8_t"},
+}
 """dtype of a buffer -> type of its elements in C."""
 
 
@@ -133,9 +130,8 @@ def _loop(
     numbers: Collection[str],
 ) -> Kernel:
     """Elements over the cores; numbers beside the vectors are stored behind a barrier."""
-    names = _Names()
 
-    def run(trace: Trace) -> dict[str, Any]:
+    def formula(trace: Trace, symbolic: Op) -> dict[str, Any]:
         arrays: Any = {
             role: trace.array(
                 role,
@@ -144,18 +140,17 @@ def _loop(
             )
             for role, place in read.items()
         }
-        results = loop.compute(replace(op, attributes=names.options(trace, op)), arrays)
+        results = loop.compute(symbolic, arrays)
         return {role: results[role] for role in made}
 
-    outcomes = list(branches(run))
     integers = [role for role, place in read.items() if place.dtype == "int32" and role not in numbers]
-    name = names.named("_int_".join((_stem(op, nest, next(iter(made))), *integers)), outcomes)
+    name, outcomes = _traced(op, "_int_".join((_stem(op, nest, next(iter(made))), *integers)), formula)
     name += _mark({**read, **made})
     counts = ["elements"] if made.keys().isdisjoint(numbers) else ["elements", "last"]
     fields = _fields(outcomes)
     lines = [f"/* {name}: elements over the cores. */", *_struct(name, read, made, counts, fields)]
     narrow = {role for role, place in {**read, **made}.items() if is_narrow(place.dtype)}
-    source = _source(name, lines, _branch(outcomes, 0, numbers, narrow), narrow)
+    source = _source(name, lines, _branch(outcomes, 0, numbers, narrow), narrow=bool(narrow))
     return Kernel(name, source, _numbers(fields), all(trace.exact for trace, _ in outcomes))
 
 
@@ -188,7 +183,7 @@ def _of_rows(action: Compute, op: Op, name: str, loop: RowLoop) -> Generated:
     effect = action.effect  # what the nest knows nothing of is a whole buffer
     for letters, buffers in (loop.reads, effect.reads), (loop.writes, effect.writes):
         places = {**dict(zip(letters, buffers, strict=False)), **places}
-    narrow = {form for form, place in places.items() if is_narrow(place.dtype)}
+    narrow = any(is_narrow(place.dtype) for place in places.values())
     name += _mark(places) + "".join(f"_{role}_int" for role in places if places[role].dtype == INT32.name)
     made = {array: places[array] for array in loop.writes}
     read = {array: places[array] for array in loop.reads if array not in made}
@@ -198,7 +193,7 @@ def _of_rows(action: Compute, op: Op, name: str, loop: RowLoop) -> Generated:
         fields = _fields([(trace, results)])
         lines = [f"/* {name}: {' and '.join(loop.writes)} from {', '.join(loop.reads)}. */"]
         lines += _struct(name, read, made, list(sizes), fields)
-        source = _source(name, lines, body(loop, results, narrow=bool(narrow)), narrow)
+        source = _source(name, lines, body(loop, results, narrow=narrow), narrow=narrow)
         return Kernel(name, source, _numbers(fields), trace.exact and not loop.wide)
 
     kept = _cached(op, name, "", kernel)
@@ -253,19 +248,18 @@ def _loss(
     each: Sequence[str],
 ) -> Kernel:
     """A sum of terms, of elements or of rows of features, or their slopes, by one core alone."""
-    (target,), names, of_rows = made, _Names(), "features" in counts
+    (target,), of_rows = made, "features" in counts
 
-    def run(trace: Trace) -> dict[str, Any]:
+    def scaled(trace: Trace, symbolic: Op) -> dict[str, Any]:
         arrays = {role: trace.array(role, place.dtype) for role, place in read.items()}
-        result = trace.symbol(formula(replace(op, attributes=names.options(trace, op)), arrays))
+        result = trace.symbol(formula(symbolic, arrays))
         if target == "loss":
             return {
                 "term": result if of_rows else trace.new_symbol("each", (result,), known=ELEMENT).sum(None)
             }
         return {target: trace.new_symbol("each", (result * trace.array("scale", known=TEAM),), known=ELEMENT)}
 
-    outcomes = list(branches(run))
-    name = names.named(f"{op.primitive}_{'fw' if target == 'loss' else 'bw'}", outcomes)
+    name, outcomes = _traced(op, f"{op.primitive}_{'fw' if target == 'loss' else 'bw'}", scaled)
     fields = _fields(outcomes)
     places = dict.fromkeys((*read, target), "r*features + i" if of_rows else "i")
     loop = RowLoop(formula, "", "", places, ("samples",), ("features" if of_rows else "elements",))
@@ -283,7 +277,7 @@ def _loss(
 
 
 class _Options(dict[str, Any]):
-    """Attributes of an op; those that were asked for are kept in `asked`."""
+    """Attributes of an op as symbols; those that were asked for are kept in `asked`."""
 
     def __init__(self, items: Mapping[str, Any]) -> None:
         super().__init__(items)
@@ -294,34 +288,27 @@ class _Options(dict[str, Any]):
         return super().__getitem__(name)
 
 
-class _Names:
-    """What decides on the text of a kernel beside its formula, and so belongs to its name."""
+def _traced(op: Op, stem: str, formula: Callable[[Trace, Op], dict[str, Any]]) -> tuple[str, list[Outcome]]:
+    """A formula under all answers, and the name of its kernel: a stem and what decides on the text."""
+    symbolic: list[_Options] = []
 
-    def __init__(self) -> None:
-        self._options: list[_Options] = []
+    def run(trace: Trace) -> dict[str, Any]:
+        symbolic.append(_Options({name: trace.option(name, value) for name, value in op.attributes.items()}))
+        return formula(trace, replace(op, attributes=symbolic[-1]))
 
-    def options(self, trace: Trace, op: Op) -> _Options:
-        """The options of an op as symbols."""
-        made = _Options({name: trace.option(name, value) for name, value in op.attributes.items()})
-        self._options.append(made)
-        return made
-
-    def named(self, stem: str, outcomes: Sequence[Outcome]) -> str:
-        """The name of the kernel."""
-        marks: dict[str, None] = {}
-        for options in self._options:
-            if "form" in options:
-                marks[options["form"]] = None
-            for name in options.asked:
-                if options[name] is None:
-                    marks[f"no_{name}"] = None
-                elif options[name] is True:
-                    marks[name] = None
-                elif isinstance(options[name], Symbol) and options[name].known == CHANNEL:
-                    marks[f"{name}_each"] = None
-        for trace, _ in outcomes:
-            marks |= {name: None for name, truth in trace.truths.items() if truth}
-        return "_".join((stem, *(mark for mark in marks if mark not in ("exact", *stem.split("_")))))
+    outcomes, marks = [*branches(run)], list[str]()
+    for options in symbolic:
+        marks += [options["form"]] if "form" in options else []
+        for name in options.asked:
+            if options[name] is None:
+                marks.append(f"no_{name}")
+            elif options[name] is True:
+                marks.append(name)
+            elif isinstance(options[name], Symbol) and options[name].known == CHANNEL:
+                marks.append(f"{name}_each")
+    marks += [name for trace, _ in outcomes for name, truth in trace.truths.items() if truth]
+    said = {"exact", *stem.split("_")}
+    return "_".join((stem, *(mark for mark in dict.fromkeys(marks) if mark not in said))), outcomes
 
 
 def _fields(outcomes: Sequence[Outcome]) -> dict[str, Symbol]:
@@ -395,7 +382,7 @@ def _struct(
     return [*lines, "};", "/* end */"]
 
 
-def _source(name: str, head: Sequence[str], body: Sequence[str], narrow: Collection[str] = ()) -> str:
+def _source(name: str, head: Sequence[str], body: Sequence[str], *, narrow: bool = False) -> str:
     lines = [
         "/* SPDX-License-Identifier: Apache-2.0 */",
         *(["#define PT_NARROW"] if narrow else []),

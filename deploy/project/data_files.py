@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
 from arch.spec.program import Place
 from deploy.calls.expression import float_text
 from deploy.project.network_files import NetworkProgram, tensor_text
@@ -22,18 +20,19 @@ def data_files(
     data.bin holds the kept tensors before the first iteration and the samples of every mini-batch;
     expected.bin, of every iteration that is compared, the results of the ops and then the kept tensors.
     """
-    kept, fed = list(recorded.kept), list(recorded.fed[0]) if recorded.fed else []
-    expected = [_in_order(tensors, tensors) for tensors in recorded.results]
-    data = [_in_order(recorded.kept, kept), *(_in_order(sample, fed) for sample in recorded.fed)]
+    fed = list(recorded.fed[0]) if recorded.fed else []
+    samples = [{name: sample[name] for name in fed} for sample in recorded.fed]
+    text = _text(programs, recorded, recorded.followed(varying), mini_batches, fed)
     return {
-        "data.c": _text(programs, recorded, recorded.followed(varying), mini_batches, kept, fed).encode(),
-        "data.bin": b"".join(data),
-        "expected.bin": b"".join(expected),
+        "data.c": text.encode(),
+        "data.bin": _bytes([recorded.kept, *samples]),
+        "expected.bin": _bytes(recorded.results),
     }
 
 
-def _in_order(tensors: Values, names: Iterable[str]) -> bytes:
-    return b"".join(np.ascontiguousarray(tensors[name]).tobytes() for name in names)
+def _bytes(together: Iterable[Values]) -> bytes:
+    """All tensors one after the other."""
+    return b"".join(array.tobytes() for tensors in together for array in tensors.values())
 
 
 def _text(
@@ -41,7 +40,6 @@ def _text(
     recorded: Recorded,
     followed: Sequence[Sequence[float]],
     mini_batches: int,
-    kept: Sequence[str],
     fed: Sequence[str],
 ) -> str:
     schedule = programs[0].schedule
@@ -49,7 +47,7 @@ def _text(
     rooms = recorded.rooms([program.schedule.graph for program in programs])
     updates = {name: new for program in programs for name, new in program.schedule.graph.updates.items()}
 
-    def table(label: str, names: Sequence[str]) -> list[str]:
+    def table(label: str, names: Iterable[str]) -> list[str]:
         rows = []
         for name in names:
             home, tensor = schedule.plan.home(name), schedule.graph.tensors[name]
@@ -69,8 +67,8 @@ def _text(
         f"const int data_iterations = {len(followed)}, data_compared = {recorded.compared};",
         f"const int data_mini_batches = {mini_batches};",
         f"const int data_losses = {len(losses)}, data_varying_count = {numbers};",
-        f"const int data_kept_count = {len(kept)}, data_fed_count = {len(fed)};",
-        *table("data_kept", kept),
+        f"const int data_kept_count = {len(recorded.kept)}, data_fed_count = {len(fed)};",
+        *table("data_kept", recorded.kept),
         *table("data_fed", fed),
         *table("data_loss", losses),
         *floats("data_varying", followed),

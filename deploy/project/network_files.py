@@ -27,8 +27,6 @@ from trainlib.ir.varying import Varying
 PROGRAMS = ("mini_batch", "update")
 """Names of the programs of an iteration."""
 
-LEVELS = {"l1": "IN_L1", "l2": "IN_L2", "l3": "IN_L3"}
-
 
 class NetworkProgram(Struct, frozen=True):
     """One program with everything that has a name in C."""
@@ -51,7 +49,7 @@ class NetworkProgram(Struct, frozen=True):
 
 def place_text(place: Place) -> str:
     """A `struct place`."""
-    return f"{{{LEVELS[place.level]}, {place.address}, {place.size_bytes}}}"
+    return f"{{IN_{place.level.upper()}, {place.address}, {place.size_bytes}}}"
 
 
 FORMATS = {

@@ -11,7 +11,7 @@ from deploy.calls.call import c_calls, shipped, sources
 from deploy.calls.trainlib import with_trainlib
 from deploy.program.network_text import loops_of
 from deploy.project.data_files import data_files
-from deploy.project.network_files import NetworkProgram, network_c, network_h, programs_of
+from deploy.project.network_files import network_c, network_h, programs_of
 from deploy.project.recorded import Recorded
 from scheduler.code_in_l2 import without_code
 from scheduler.planned import Schedule
@@ -19,9 +19,6 @@ from scheduler.programs.program_code import code_by_part
 from trainlib.ir.varying import Varying
 
 LEVELS = ("l1", "l2", "l3")
-
-KERNELS, PLATFORM = "kernels", "platform"
-"""Folders of the project beside its own files."""
 
 
 class Project(Struct, frozen=True):
@@ -58,21 +55,24 @@ def project_of(
     schedules = [without_code(schedule) for schedule in schedules]  # the linker places it
     programs = programs_of(schedules, c_calls, varying)
     kernels = tuple(sorted({kernel for program in programs for kernel in program.statements.kernels}))
+    statements = [item for program in programs for item in program.statements.ops]
     peaks = {level: max(schedule.peak_bytes.get(level, 0) for schedule in schedules) for level in LEVELS}
+    sizes = ", ".join(f"{level.upper()} {size:,} bytes" for level, size in peaks.items() if size)
     text = {
         "network.h": network_h(name, programs, timing, peaks),
         "network.c": network_c(name, programs, len(varying), recorded),
-        **{f"{KERNELS}/{file}": source for file, source in sources(kernels).items()},
-        **{f"{PLATFORM}/{file}": shipped("platforms", file) for file in PLATFORM_FILES},
+        **{f"kernels/{file}": source for file, source in sources(kernels).items()},
+        **{f"platform/{file}": shipped("platforms", file) for file in PLATFORM_FILES},
         **{file: shipped("project", file) for file in PROJECT_FILES},
-        "README.md": _readme(name, about, programs, peaks, len(recorded.totals)),
+        "README.md": shipped("project", "README.md").format(
+            name=name, about=about, sizes=sizes, ops=len(statements), iterations=len(recorded.totals)
+        ),
     }
     if trainlib is not None:
         text = with_trainlib(text, trainlib, kernels)
     made = {path: content.encode() for path, content in text.items()} | data_files(
         programs, varying, recorded, mini_batches
     )
-    statements = [item for program in programs for item in program.statements.ops]
     return Project(
         dict(sorted(made.items())),
         peaks,
@@ -98,13 +98,3 @@ PLATFORM_FILES = (
     *("pulp_cluster.c", "pulp_cluster.S", "pulp_cluster.ld"),
 )
 PROJECT_FILES = ("main.c", "tables.c", "network_types.h", "binaries.S", "Makefile")
-
-
-def _readme(
-    name: str, about: str, programs: Sequence[NetworkProgram], peaks: Mapping[str, int], iterations: int
-) -> str:
-    sizes = ", ".join(f"{level.upper()} {size:,} bytes" for level, size in peaks.items() if size)
-    ops = sum(len(program.functions) for program in programs)
-    return shipped("project", "README.md").format(
-        name=name, about=about, sizes=sizes, ops=ops, iterations=iterations
-    )

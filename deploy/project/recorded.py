@@ -114,10 +114,7 @@ class Recorded:
 
     def watch(self, iteration: int) -> Callable[[str, Values], None] | None:
         """Who is to hear of the ops of an iteration, counted from 0 (`scheduler.executor.Watch`)."""
-        return self._op if iteration < COMPARED else None
-
-    def _op(self, name: str, tensors: Values) -> None:
-        self.results.append(tensors)
+        return (lambda name, tensors: self.results.append(tensors)) if iteration < COMPARED else None
 
     def iteration(
         self,
