@@ -11,10 +11,10 @@ import numpy as np
 from configs.dtypes import dtype_of, is_float, is_narrow
 from configs.values import Struct
 from trainlib.ir.graph import TrainingGraph
-from trainlib.ir.numerics import widened
 from trainlib.ir.steps import Array
 from trainlib.ir.varying import Varying
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering
+from trainlib.references.op_truth import largest_finite
 from trainlib.references.verdicts import WIDE_CAP, Verdict
 from trainlib.registry import lowering_of
 
@@ -95,7 +95,7 @@ class Recorded:
                 elif name in moved_by_elements:
                     before = now[moved_by_elements[name]].astype(np.float64)
                     with np.errstate(invalid="ignore"):  # infinity less infinity
-                        room = SHARE * _largest(values.astype(np.float64) - before)
+                        room = SHARE * largest_finite(values.astype(np.float64) - before)
                     now[moved_by_elements[name]] = values
                 else:
                     room = self._room(name, values)
@@ -109,8 +109,8 @@ class Recorded:
         if is_narrow(values.dtype):
             share += ROUNDINGS * dtype_of(values.dtype).unit_roundoff
         if verdict is None or not verdict.room:
-            return share * _largest(values)
-        return min(2 * verdict.room, share * max(_largest(values), verdict.gain))
+            return share * largest_finite(values)
+        return min(2 * verdict.room, share * max(largest_finite(values), verdict.gain))
 
     def watch(self, iteration: int) -> Callable[[str, Values], None] | None:
         """Who is to hear of the ops of an iteration, counted from 0 (`scheduler.executor.Watch`)."""
@@ -130,11 +130,6 @@ class Recorded:
             tensors = kept()
             self.results.append({name: tensors[name] for name in self.kept})
         self.totals.append(total)
-
-
-def _largest(values: Array) -> float:
-    """The size of the largest number among them; that of what is NaN or infinite has no last bit."""
-    return float(np.max(sizes := np.abs(widened(values)), initial=0, where=np.isfinite(sizes)))
 
 
 def _moved_by_elements(graphs: Sequence[TrainingGraph]) -> dict[str, str]:

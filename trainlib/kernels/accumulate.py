@@ -17,6 +17,8 @@ the memory adds. Not compared with measurements.
 
 from __future__ import annotations
 
+from itertools import chain
+
 from arch.spec.isa import Instruction, Op
 from configs.errors import ConfigError
 from configs.values import replace
@@ -94,7 +96,9 @@ class _Rewriter:
         for place, load in zip(taken, loads, strict=False):
             cleared = result[place]
             into = cleared.instruction.dst if isinstance(cleared, Code) else -1
-            result[place] = _into(load, into) if into >= 0 else load
+            result[place] = (
+                replace(load, instruction=replace(load.instruction, dst=into)) if into >= 0 else load
+            )
         result[at:at] = loads[len(taken) :]
         return result
 
@@ -122,10 +126,6 @@ class _Rewriter:
         return result
 
 
-def _into(load: Code, register: int) -> Code:
-    return replace(load, instruction=replace(load.instruction, dst=register))
-
-
 def _over_k(node: NestNode) -> bool:
     if isinstance(node, Choice):
         return any(_over_k(item) for item in (*node.then, *node.otherwise))
@@ -136,14 +136,9 @@ def _accumulators(node: NestNode) -> list[int]:
     """Registers of the multiply-adds directly in a loop (alternatives included), in order, each once."""
     if isinstance(node, Code):
         return [node.instruction.dst] if node.instruction.op == Op.FMA else []
-    if isinstance(node, Choice):
-        parts: tuple[NestNode, ...] = (*node.then, *node.otherwise)
-    else:
-        parts = node.body
-    registers = [
-        register for part in parts if not isinstance(part, Counted) for register in _accumulators(part)
-    ]
-    return list(dict.fromkeys(registers))
+    parts = (*node.then, *node.otherwise) if isinstance(node, Choice) else node.body
+    registers = [_accumulators(part) for part in parts if not isinstance(part, Counted)]
+    return list(dict.fromkeys(chain.from_iterable(registers)))
 
 
 def _clears(instruction: Instruction, sums: list[int]) -> bool:

@@ -131,20 +131,15 @@ class Registers:
         registers: tuple[str, tuple[str, ...]] | None = None,
     ) -> Instruction:
         """The next instruction; `uses_load` is its `'` mark, `registers` the names it writes and reads."""
+        before = self.previous
         if registers is not None:
             written, read = registers
-            srcs = tuple(self.named(name) for name in read)
+            uses = [self.named(name) for name in read]
             dst = self.named(written) if written else -1
-            self.previous = Instruction(op, dst, srcs, stream, 0.0, width_bytes)
-            return self.previous
-        before = self.previous
-        uses: list[int] = []
-        if uses_load and before is not None:
-            uses.append(before.dst)
-        if before is not None and before.op in _FP_RESULT and op in _READS_FP:
-            uses.append(before.dst)
-        dst = self.fresh() if op in _WRITES else -1
-        if op == Op.FMA:
-            uses.append(dst)
-        self.previous = Instruction(op, dst, tuple(dict.fromkeys(uses)), stream, 0.0, width_bytes)
+        else:
+            chained = before is not None and before.op in _FP_RESULT and op in _READS_FP
+            uses = [before.dst] if before is not None and (uses_load or chained) else []
+            dst = self.fresh() if op in _WRITES else -1
+            uses += [dst] if op == Op.FMA else []
+        self.previous = Instruction(op, dst, tuple(uses), stream, 0.0, width_bytes)
         return self.previous

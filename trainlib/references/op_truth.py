@@ -94,7 +94,7 @@ class OpTruth:
     @cached_property
     def size_of_inputs(self) -> float:
         """The largest finite element of any."""
-        return max(map(_size, self.inputs.values()), default=0.0)
+        return max(map(largest_finite, self.inputs.values()), default=0.0)
 
     @cached_property
     def reads_not_finite(self) -> bool:
@@ -125,7 +125,7 @@ class OpTruth:
     def size_of(self, name: str) -> float:
         """The largest finite element of an output."""
         if name not in self._sizes:
-            self._sizes[name] = _size(self.output(name))
+            self._sizes[name] = largest_finite(self.output(name))
         return self._sizes[name]
 
     def gains(self, nudges: int) -> Mapping[str, Array]:
@@ -226,12 +226,12 @@ def exact(array: Array) -> Array:
     return array if array.dtype.kind in "iub" else np.asarray(array, np.float64, order="C")
 
 
-def _size(array: Array) -> float:
+def largest_finite(array: Array) -> float:
     """The largest finite element, whatever its sign; 0 of none."""
     flat, largest = array.reshape(-1), 0.0
     for where in slices(flat.size):
-        moved = np.abs(exact(flat[where]))
-        largest = max(largest, float(np.max(moved, initial=0, where=np.isfinite(moved))))
+        sizes = np.abs(exact(flat[where]))
+        largest = max(largest, float(np.max(sizes, initial=0, where=np.isfinite(sizes))))
     return largest
 
 
@@ -305,11 +305,8 @@ def _pieces(op: Op, tensors: Mapping[str, Tensor]) -> list[slice]:
 def _reference(op: Op, inputs: Mapping[str, Array]) -> dict[str, Array]:
     with np.errstate(all="ignore"):
         results = step_of(op).reference(op, inputs)
-    arrays = {}
-    for role, name in zip(op.writes, op.outputs, strict=True):
-        if role in results:
-            arrays[name] = np.asarray(results[role])
-    return arrays
+    written = zip(op.writes, op.outputs, strict=True)
+    return {name: np.asarray(results[role]) for role, name in written if role in results}
 
 
 def _length(op: Op, tensors: Mapping[str, Tensor], macs: int) -> int:

@@ -55,12 +55,8 @@ def run_reference(
     """
     values = {role: widened(arrays[name]) for role, name in zip(op.reads, op.inputs, strict=True)}
     results = step_of(op).reference(op, values)
-    return {
-        name: rounded(array, tensors[name].dtype) if rounds else array
-        for name, array in (
-            (name, np.asarray(results[role])) for role, name in zip(op.writes, op.outputs, strict=True)
-        )
-    }
+    made = {name: np.asarray(results[role]) for role, name in zip(op.writes, op.outputs, strict=True)}
+    return {name: rounded(array, tensors[name].dtype) for name, array in made.items()} if rounds else made
 
 
 def evaluate(
@@ -105,11 +101,8 @@ def not_finite(op: str, results: Mapping[str, Array]) -> NotFiniteError | None:
 def views_of(graph: TrainingGraph) -> list[Tensor]:
     """The tensors that are only others in another shape, each after its source."""
     written = {name for op in graph.ops for name in op.outputs}
-    return [
-        tensor
-        for name, tensor in graph.tensors.items()
-        if tensor.alias_of is not None and name not in written
-    ]
+    tensors = graph.tensors.items()
+    return [tensor for name, tensor in tensors if tensor.alias_of is not None and name not in written]
 
 
 def overwritten(graph: TrainingGraph, written: Mapping[str, Array]) -> dict[str, Array]:

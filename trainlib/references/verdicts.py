@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from configs.dtypes import FP32, DType, float_of, is_float
+from configs.dtypes import FP32, DType, float_of, is_float, is_narrow
 from configs.values import Struct, replace
 from trainlib.ir.steps import Array
-from trainlib.references.op_truth import exact, slices
+from trainlib.references.op_truth import exact, largest_finite, slices
 
 PASSED, NOT_DECIDABLE, WITHOUT_TRUTH, FAILED = "passed", "not_decidable", "without_truth", "failed"
 
@@ -113,12 +113,11 @@ class Judgement:
         `trainlib.references.op_truth`."""
         checked = _with_infinities(ours.astype(np.float64), truth, self._dtype)
         room = np.where(np.isfinite(room), room, 0)
-        magnitude = np.abs(truth)
-        beyond = np.isfinite(truth) & (magnitude + gain >= self._overflow) & ~np.isfinite(checked)
+        beyond = np.isfinite(truth) & (np.abs(truth) + gain >= self._overflow) & ~np.isfinite(checked)
         if self._cap is None:
-            self._largest = max(self._largest, _largest_finite(magnitude))
+            self._largest = max(self._largest, largest_finite(truth))
             self._largest_room = max(self._largest_room, float(np.max(room, initial=0.0)))
-            self._largest_gain = max(self._largest_gain, _largest_finite(gain))
+            self._largest_gain = max(self._largest_gain, largest_finite(gain))
             self._look(checked, truth, _outside(checked, truth, room, self._dtype) & ~beyond, first)
         if beyond.any():
             checked, truth = np.where(beyond, 0, checked), np.where(beyond, 0, truth)
@@ -131,7 +130,7 @@ class Judgement:
         """All elements have been added."""
         if not self.open:
             return
-        cap = _cap(self._dtype) * self._scale
+        cap = (NARROW_CAP if is_narrow(self._dtype) else WIDE_CAP) * self._scale
         if self._cap is None and self._largest_room > cap:
             self._cap, self._worst = cap, _Worst()
         else:
@@ -142,22 +141,16 @@ class Judgement:
         unit, worst = self._scale or 1.0, self._worst
         figures = worst.error / unit, worst.room / unit, worst.difference
         sizes = self._largest_gain, self._largest_room
+        word, why = PASSED, ""
         if self._first is not None:
             number, wrong, truth = self._first
             place = tuple(int(index) for index in np.unravel_index(number, self._shape))
-            why = f"{self._wrong} of {prod(self._shape)} elements, the first at {place}: "
-            said = f"{why}{wrong:.6g}, not {truth:.6g}"
-            return Verdict(self.name, FAILED, *figures, said, *sizes)
-        if self._hidden:
+            where = f"{self._wrong} of {prod(self._shape)} elements, the first at {place}"
+            word, why = FAILED, f"{where}: {wrong:.6g}, not {truth:.6g}"
+        elif self._hidden:
             share = self._largest_room / self._scale if self._scale else 0
-            return Verdict(
-                self.name,
-                NOT_DECIDABLE,
-                *figures,
-                f"rounding alone can reach {share:.1e} of its scale",
-                *sizes,
-            )
-        return Verdict(self.name, PASSED, *figures, "", *sizes)
+            word, why = NOT_DECIDABLE, f"rounding alone can reach {share:.1e} of its scale"
+        return Verdict(self.name, word, *figures, why, *sizes)
 
     @property
     def _scale(self) -> float:
@@ -311,12 +304,3 @@ def _with_infinities(stored: Array, array: Array, dtype: Any) -> Array:
     if kind is None or kind.has_infinity:
         return stored
     return np.where(np.isnan(stored) & ~np.isnan(array), np.copysign(np.inf, array), stored)
-
-
-def _cap(dtype: Any) -> float:
-    kind = float_of(dtype)
-    return NARROW_CAP if kind is not None and kind.is_narrow else WIDE_CAP
-
-
-def _largest_finite(array: Array) -> float:
-    return float(np.max(array, initial=0.0, where=np.isfinite(array)))
