@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from configs.dtypes import is_float
 from configs.errors import InputError
 from trainlib.ir.varying import Varying
 
@@ -74,9 +75,6 @@ _IN_C = {**{ufunc: text for ufunc, (text, *_) in _OPERATORS.items()}, **_EXACT, 
 _AT_EXPORT = {"powf": operator.pow, **{text: compute for text, _, compute in _OPERATORS.values() if compute}}
 _SIMPLE_POWERS = ("2", "0.5", "-0.5", "-1")
 """Exponents that need no logarithm."""
-
-_NAMED: dict[str, tuple[str, float]] = {"normal": ("erfcf", -(0.5**0.5))}
-"""Functions of ours without a NumPy one inside: half of a C function of a multiple of the argument."""
 
 LONGEST = 84
 """Characters of an expression; a longer one is taken apart."""
@@ -193,12 +191,10 @@ class Symbol(NDArrayOperatorsMixin):
         """A function with a slope of its own (`trainlib.primitives.derivative.elementary`)."""
         if function.__name__ == "first":
             return self.trace.new_symbol("first", (self,), kind="bool")
-        if function.__name__ not in _NAMED:
+        if function.__name__ != "normal":
             return function(self)  # type: ignore[no-any-return]
-        name, factor = _NAMED[function.__name__]
         self.trace.exact = False
-        inner = self * factor
-        return 0.5 * self.trace.new_symbol(name, (inner,))  # type: ignore[no-any-return]
+        return 0.5 * self.trace.new_symbol("erfcf", (self * -(0.5**0.5),))  # type: ignore[no-any-return]
 
 
 def _refused(what: str) -> InputError:
@@ -229,7 +225,7 @@ class Trace:
 
     def array(self, name: str, dtype: str = "float32", *, known: int = ELEMENT) -> Symbol:
         """An array of the kernel: one element of it, or its only one."""
-        kind = {"float32": "float", "uint8": "byte"}.get(dtype, "int")
+        kind = "float" if is_float(dtype) else "byte" if dtype == "uint8" else "int"
         return self.new_symbol(f"@{name}", (), kind=kind, known=known)
 
     def option(self, name: str, value: Any) -> Any:
@@ -305,8 +301,7 @@ class Trace:
         """One or the other."""
         if condition.value is not None:
             return first if self.decided(condition) else second
-        kinds = {first.kind, second.kind}
-        kind = kinds.pop() if len(kinds) == 1 else "float"
+        kind = first.kind if first.kind == second.kind else "float"
         placed = tuple(self.placed(item) for item in (condition, first, second))
         return self.new_symbol("?", placed, kind=kind)
 

@@ -33,7 +33,17 @@ from deploy.calls.expression import (
     identifier,
     label,
 )
-from deploy.calls.row_loops import RowWriter, body, indented, load, over_own, pointers, store, traced
+from deploy.calls.row_loops import (
+    RowWriter,
+    body,
+    indented,
+    load,
+    loop_over,
+    over_own,
+    pointers,
+    store,
+    traced,
+)
 from trainlib.ir.graph import Op
 from trainlib.ir.varying import Varying
 from trainlib.primitives.lowering.elementwise import VectorLoop, update_name
@@ -80,14 +90,11 @@ def generated(action: Compute, op: Op, name: str = "") -> Generated | None:
         if "loop" in effect.details:
             return _of_loop(effect, op, nest)
         if "rows" in effect.details:
-            return _of_rows(action, op, nest, effect.details["rows"])
+            return _of_rows(action, effect, op, nest)
         return _of_loss(action, effect, op, nest) if "formula" in effect.details else None
     except (InputError, AttributeError, IndexError, TypeError) as error:  # what arrays can and symbols cannot
-        what, cure = (
-            f"no C source for kernel {nest}: {getattr(error, 'message', error)}",
-            "use a layer that docs/deploy.md lists",
-        )
-        raise InputError(what, where=op.name, cure=cure) from None
+        what = f"no C source for kernel {nest}: {getattr(error, 'message', error)}"
+        raise InputError(what, where=op.name, cure="use a layer that docs/deploy.md lists") from None
 
 
 _KEPT: dict[tuple[int, str, str], tuple[Op, Kernel]] = {}
@@ -133,11 +140,7 @@ def _loop(
 
     def formula(trace: Trace, symbolic: Op) -> dict[str, Any]:
         arrays: Any = {
-            role: trace.array(
-                role,
-                FP32 if is_narrow(place.dtype) else place.dtype,
-                known=TEAM if role in numbers else ELEMENT,
-            )
+            role: trace.array(role, place.dtype, known=TEAM if role in numbers else ELEMENT)
             for role, place in read.items()
         }
         results = loop.compute(symbolic, arrays)
@@ -170,17 +173,16 @@ def _mark(places: Mapping[str, Place]) -> str:
     return "".join(f"_{role}_{word}" for role, word in words.items() if word != FP32.word)
 
 
-def _of_rows(action: Compute, op: Op, name: str, loop: RowLoop) -> Generated:
-    """A row program; it has the name of its nest, and arrays where the nest has them."""
+def _of_rows(action: Compute, effect: Effect, op: Op, name: str) -> Generated:
+    """A row program; it has the name of its nest, and arrays where the nest has them, else whole buffers."""
     assert action.team.origin is not None
-    assert action.effect is not None
     (nest,), addresses = action.team.origin.calls, action.team.origin.addresses
+    loop: RowLoop = effect.details["rows"]
     name, sizes = f"{name}{loop.mark}", loop.sizes or dict(nest.sizes)
     places = {
-        form: Place("l1", address, (), dtype_at(action.effect, address), form)
+        form: Place("l1", address, (), dtype_at(effect, address), form)
         for (form, *_), address in zip(nest.forms, addresses, strict=True)
     }
-    effect = action.effect  # what the nest knows nothing of is a whole buffer
     for letters, buffers in (loop.reads, effect.reads), (loop.writes, effect.writes):
         places = {**dict(zip(letters, buffers, strict=False)), **places}
     narrow = any(is_narrow(place.dtype) for place in places.values())
@@ -267,7 +269,7 @@ def _loss(
     body, total = [*pointers(loop, writer.used, ""), *writer.row], "term"
     if of_rows:
         body += ["total += term;"] * (target == "loss")
-        body, total = ["for (int r = 0; r < arg->samples; r++) {", *indented(body), "}"], "total"
+        body, total = loop_over("r", ("0", "arg->samples"), body), "total"
     if target == "loss":
         body = [*["float total = 0.0f;"] * of_rows, *body, f"arg->loss[0] = {total} * arg->scale;"]
     what = "terms" if target == "loss" else "slopes"

@@ -56,9 +56,9 @@ def body(loop: RowLoop, results: Mapping[str, Symbol], *, narrow: bool = False) 
     lines = [*writer.before, f"const struct pt_range own = pt_own(arg->{shared});"]
     inner = [*pointers(loop, writer.used, "s" if len(loop.rows) > 1 else ""), *writer.row]
     for size in loop.rows[1:]:
-        inner = [f"for (int s = 0; s < arg->{size}; s++) {{", *indented(inner), "}"]
+        inner = loop_over("s", ("0", f"arg->{size}"), inner)
     ends = ("0", f"arg->{loop.rows[0]}") if loop.across else ("own.start", "own.stop")
-    return [*lines, "for (int r = {}; r < {}; r++) {{".format(*ends), *indented(inner), "}"]
+    return [*lines, *loop_over("r", ends, inner)]
 
 
 def load(array: str, index: str, narrow: bool) -> str:
@@ -85,12 +85,13 @@ def _over_elements(results: Mapping[str, Symbol], elements: str, narrow: bool) -
 
 def over_own(writer: Writer, size: str, stores: Sequence[str]) -> list[str]:
     """The statements of a writer, those of its loop over this core's share of `size` elements."""
-    loop = indented([*writer.inside, *stores])
-    lines = [
-        f"const struct pt_range own = pt_own(arg->{size});",
-        "for (int i = own.start; i < own.stop; i++) {",
-    ]
-    return [*writer.before, *lines, *loop, "}"]
+    loop = loop_over("i", ("own.start", "own.stop"), [*writer.inside, *stores])
+    return [*writer.before, f"const struct pt_range own = pt_own(arg->{size});", *loop]
+
+
+def loop_over(index: str, ends: tuple[str, str], lines: Sequence[str]) -> list[str]:
+    """These statements from one end to before the other."""
+    return [f"for (int {index} = {ends[0]}; {index} < {ends[1]}; {index}++) {{", *indented(lines), "}"]
 
 
 def indented(lines: Sequence[str]) -> list[str]:
@@ -160,25 +161,20 @@ class RowWriter(Writer):
 
     def _pass(self, stored: Mapping[str, Symbol], sums: Sequence[Symbol]) -> None:
         """One loop over the row: sums, and what is stored."""
-        names: dict[int, str] = {}
-        self.inside, self._segment, before = [], [], self.used
-        first, stop = (
-            ("own.start", "own.stop") if self._loop.across else ("0", f"arg->{self._loop.elements[-1]}")
-        )
-        self.used = {}
+        self.inside, self._segment, before, self.used = [], [], self.used, {}
         begun = []
         for item in sums:
-            name = self._names[id(item)] = names[id(item)] = self._unused(item.op)
+            name = self._names[id(item)] = self._unused(item.op)
             begun.append(f"{item.kind} {name} = {REDUCTIONS[item.op][0]};")
         texts = {name: self.text(item, user=ELEMENT) for name, item in stored.items()}
         alone = len(sums) + len(stored) + len(self._loop.elements) == 2
-        steps = [line for item in sums for line in self._steps(names[id(item)], item, alone=alone)]
+        steps = [line for item in sums for line in self._steps(self._names[id(item)], item, alone=alone)]
         steps += [store(self._place(name, ELEMENT), text) for name, text in texts.items()]
-        lines = [f"for (int i = {first}; i < {stop}; i++) {{"]
-        lines += [*indented([*self.inside, *steps]), "}"]
+        ends = ("own.start", "own.stop") if self._loop.across else ("0", f"arg->{self._loop.elements[-1]}")
+        lines = loop_over("i", ends, [*self.inside, *steps])
         for size in self._loop.elements[:-1]:
             lines = [*pointers(self._loop, [*self.used], "s"), *self._segment, *lines]
-            lines = [f"for (int s = 0; s < arg->{size}; s++) {{", *indented(lines), "}"]
+            lines = loop_over("s", ("0", f"arg->{size}"), lines)
         self.row += [*begun, *self._scans, *lines]
         self._scans = []
         for known in self._of_loop:

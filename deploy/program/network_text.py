@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from deploy.calls.call import Table
 from deploy.calls.expression import float_text
 from deploy.program.buffers import INDICES, Buffer, Buffers
 from deploy.program.index_arithmetic import Numbers, expression
@@ -108,17 +109,14 @@ def _call(form: Kernel, texts: Sequence[str], indent: str) -> list[str]:
 
 
 def _value(argument: Argument, texts: Sequence[str]) -> str:
-    match argument.kind:
-        case "ints":
-            return f"{{{', '.join(texts)}}}"
-        case "float":
-            return float_text(argument.value)
-        case "table":
-            numbers = ", ".join(map(float_text, argument.values))
-            return f"(const float[]){{{numbers}}}" if numbers else "0"
-        case "varying":
-            return f"network_varying[{argument.varying}]"
-    return texts[0]
+    if argument.varying is not None:
+        return f"network_varying[{argument.varying}]"
+    match argument.fixed:
+        case float():
+            return float_text(argument.fixed)
+        case Table(values=values):
+            return f"(const float[]){{{', '.join(map(float_text, values))}}}" if values else "0"
+    return f"{{{', '.join(texts)}}}" if argument.is_array else texts[0]
 
 
 def ops_text(

@@ -6,7 +6,7 @@ An identifier of a transfer is given out when it starts and is free again when i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -29,7 +29,7 @@ from arch.spec.program import (
 )
 from configs.errors import REPORT, InputError
 from configs.values import Struct
-from deploy.calls.call import CCall, Pointer, Table
+from deploy.calls.call import CCall, Pointer, Table, c_calls
 from scheduler.programs.rolling import Leaf, Loop, Node, places_of, rolled
 from scheduler.table_form import is_of_tables
 from trainlib.ir.graph import Op, TrainingGraph
@@ -64,21 +64,15 @@ _N = TypeVar("_N")
 
 
 class Argument(Struct, frozen=True):
-    """A field of a kernel's arguments: a number that varies, or one that does not."""
+    """A field of a kernel's arguments: numbers of the statement, or one that varies, or what is `fixed`."""
 
     name: str
-    kind: str
-    """address, int (one number), ints (`count` of them), float, varying or table (no number)."""
-    count: int = 1
-    value: float = 0.0
-    values: tuple[float, ...] = ()
-    varying: int = 0
+    levels: tuple[str, ...] = ()
+    """Of each of its numbers, as in `Transfer`."""
+    is_array: bool = False
+    varying: int | None = None
     """Which of the program's varying numbers it is."""
-
-    @property
-    def numbers(self) -> int:
-        """How many of the statement's numbers are its."""
-        return self.count if self.kind in ("address", "int", "ints") else 0
+    fixed: float | Table | None = None
 
 
 class Kernel(Struct, frozen=True):
@@ -91,15 +85,13 @@ class Kernel(Struct, frozen=True):
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """Of each of its numbers: the level it is an address in; "" of other numbers."""
-        return tuple(
-            "l1" if item.kind == "address" else "" for item in self.arguments for _ in range(item.numbers)
-        )
+        """Of each of its numbers, as in `Transfer`."""
+        return tuple(level for argument in self.arguments for level in argument.levels)
 
     def with_numbers(self, numbers: Iterable[_N]) -> Iterator[tuple[Argument, list[_N]]]:
         """Each argument with those of the statement's numbers that are its."""
         left = iter(numbers)
-        return ((argument, [*islice(left, argument.numbers)]) for argument in self.arguments)
+        return ((argument, [*islice(left, len(argument.levels))]) for argument in self.arguments)
 
 
 Form = Transfer | Kernel
@@ -167,17 +159,13 @@ class _Identifiers:
         return number
 
 
-Call = Callable[[Compute, Op], Sequence[CCall]]
-"""What an action is in C: functions that do it, one after the other."""
-
-
 class Statements:
     """The statements of a program, op by op; `transfers` is how many identifiers its DMA commands need."""
 
-    def __init__(self, program: Program, graph: TrainingGraph, call: Call, varying: list[Varying]) -> None:
+    def __init__(self, program: Program, graph: TrainingGraph, varying: list[Varying]) -> None:
         self.kernels: dict[str, None] = {}
         """Names of all kernels, in the order of their first calls."""
-        self._graph, self._call, self._varying = graph, call, varying
+        self._graph, self._varying = graph, varying
         self._by_work = {(op.layer, op.step): op for op in graph.ops}
         self._ids, self._external_ids = _Identifiers(), _Identifiers()
         self.ops = self._segments(program.actions)
@@ -224,7 +212,7 @@ class Statements:
                 return [_wait("pt_l3_wait", "FAR_WAITS", what, number)]
             case Compute():
                 op = self._by_work[action.work.op, action.work.step]
-                return [self._call_statement(action, call) for call in self._call(action, op)]
+                return [self._call_statement(action, call) for call in c_calls(action, op)]
         what = f"op {action.work.op} has a {type(action).__name__}, which cannot be exported as C"
         raise InputError(what, cure=REPORT)
 
@@ -232,29 +220,23 @@ class Statements:
         self.kernels.setdefault(call.kernel)
         arguments, numbers = [], list[int]()
         for name, value in call.fields:
-            if isinstance(value, Pointer):
-                arguments.append(Argument(name, "address"))
+            if isinstance(value, Varying):
+                arguments.append(Argument(name, varying=self._number_of(value)))
+            elif isinstance(value, Table | float):
+                arguments.append(Argument(name, fixed=value))
+            elif isinstance(value, Pointer):
+                arguments.append(Argument(name, ("l1",)))
                 numbers.append(value.address)
-            elif isinstance(value, Varying):
-                arguments.append(Argument(name, "varying", varying=self._number_of(value)))
-            elif isinstance(value, Table):
-                arguments.append(Argument(name, "table", values=value.values))
-            elif isinstance(value, tuple):
-                arguments.append(Argument(name, "ints", count=len(value)))
-                numbers += value
-            elif isinstance(value, float):
-                arguments.append(Argument(name, "float", value=value))
             else:
-                arguments.append(Argument(name, "int"))
-                numbers.append(int(value))
+                own = value if isinstance(value, tuple) else (int(value),)
+                arguments.append(Argument(name, ("",) * len(own), isinstance(value, tuple)))
+                numbers += own
         return Statement(Kernel(call.kernel, call.struct, action.fork, tuple(arguments)), numbers)
 
     def _number_of(self, value: Varying) -> int:
-        for number, earlier in enumerate(self._varying):
-            if earlier is value:
-                return number
-        self._varying.append(value)
-        return len(self._varying) - 1
+        if not any(earlier is value for earlier in self._varying):
+            self._varying.append(value)
+        return next(number for number, earlier in enumerate(self._varying) if earlier is value)
 
 
 def _transfer(command: Command, number: int, what: str) -> Statement:

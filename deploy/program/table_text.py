@@ -9,18 +9,10 @@ from textwrap import wrap
 import numpy as np
 
 from configs.values import Struct
+from deploy.calls.call import Table
 from deploy.program.buffers import Buffer, Buffers
 from deploy.program.statements import Argument, Kernel, OpStatements, Transfer
-from scheduler.programs.rolling import (
-    Leaf,
-    Loop,
-    Node,
-    Run,
-    first_call,
-    in_records,
-    runs_of,
-    table_nodes,
-)
+from scheduler.programs.rolling import Leaf, Loop, Node, Run, first_call, in_records, runs_of, table_nodes
 
 END_WORDS, FETCH_WORDS = 1, 4
 
@@ -122,12 +114,12 @@ class OpTable:
 
     def _call(self, form: Kernel, words: Sequence[str], runs: Sequence[Sequence[Run]]) -> list[_Change]:
         """The record of a call, behind those that put varying numbers into it."""
-        at = self.words + 3 * sum(argument.kind == "varying" for argument in form.arguments) + 2
+        at = self.words + 3 * sum(argument.varying is not None for argument in form.arguments) + 2
         mask, texts, changes = 0, list[str](), list[_Change]()
         for argument, own in form.with_numbers(zip(words, runs, strict=True)):
-            if argument.kind in ("address", "table"):
+            if argument.levels == ("l1",) or isinstance(argument.fixed, Table):
                 mask |= 1 << len(texts)
-            if argument.kind == "varying":
+            if argument.varying is not None:
                 self._append(f"VARIES, {at + len(texts)}, {argument.varying}, /* {argument.name} */", 3)
             changes += [_Change(at + len(texts) + n, found) for n, (_, found) in enumerate(own) if found]
             texts += self._values(argument, [word for word, _ in own])
@@ -144,18 +136,14 @@ class OpTable:
         return changes
 
     def _values(self, argument: Argument, words: Sequence[str]) -> Sequence[str]:
-        match argument.kind:
-            case "float":
-                return [_bits(argument.value)]
-            case "varying":
-                return ["0"]
-            case "table":
-                if not argument.values:
-                    return ["NOWHERE"]
+        match argument.fixed:
+            case float():
+                return [_bits(argument.fixed)]
+            case Table(values=values):
                 first = len(self.constants)
-                self.constants += argument.values
-                return [f"{BEHIND} + {4 * first}"]
-        return words
+                self.constants += values
+                return [f"{BEHIND} + {4 * first}"] if values else ["NOWHERE"]
+        return words if argument.varying is None else ["0"]
 
     @property
     def size_bytes(self) -> int:

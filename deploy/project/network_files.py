@@ -12,7 +12,7 @@ from deploy.calls.call import source_of
 from deploy.calls.expression import float_text
 from deploy.program.buffers import Buffers, Names
 from deploy.program.network_text import ops_text
-from deploy.program.statements import Call, Statements
+from deploy.program.statements import Statements
 from deploy.program.table_text import GroupTable, OpTable
 from deploy.project.recorded import EQUAL, Recorded, Room
 from scheduler.addresses.lifetimes import Runs
@@ -197,9 +197,9 @@ def _pieces(place: Place, plan: MemoryPlan, there: Runs) -> Iterator[Place]:
         done = first + size_bytes
 
 
-def programs_of(schedules: Sequence[Schedule], call: Call, varying: list[Varying]) -> list[NetworkProgram]:
+def programs_of(schedules: Sequence[Schedule], varying: list[Varying]) -> list[NetworkProgram]:
     """The programs of an iteration in C. Raises `InputError` for what has no form in it."""
-    made = [Statements(schedule.program, schedule.graph, call, varying) for schedule in schedules]
+    made = [Statements(schedule.program, schedule.graph, varying) for schedule in schedules]
     names = Names(name for item in made for kernel in item.kernels for name in source_of(kernel).kernels)
     result, kernels = [], dict[str, int]()
     for schedule, statements in zip(schedules, made, strict=True):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from arch.spec.timing import SocTiming
 from configs.values import Struct
-from deploy.calls.call import c_calls, shipped, sources
+from deploy.calls.call import shipped, sources
 from deploy.calls.trainlib import with_trainlib
 from deploy.program.network_text import loops_of
 from deploy.project.data_files import data_files
@@ -53,7 +53,7 @@ def project_of(
     """
     varying: list[Varying] = []
     schedules = [without_code(schedule) for schedule in schedules]  # the linker places it
-    programs = programs_of(schedules, c_calls, varying)
+    programs = programs_of(schedules, varying)
     kernels = tuple(sorted({kernel for program in programs for kernel in program.statements.kernels}))
     statements = [item for program in programs for item in program.statements.ops]
     peaks = {level: max(schedule.peak_bytes.get(level, 0) for schedule in schedules) for level in LEVELS}

@@ -23,7 +23,6 @@ from arch.spec.timing import SocTiming
 from configs.model_file import read_model
 from configs.values import replace
 from configs.yaml_file import parse_yaml
-from deploy.calls.call import c_calls
 from deploy.project.network_files import programs_of
 from pulptrain.deploying.deployed import cycles_as_exported
 from pulptrain.inputs.settings import Settings, with_options
@@ -99,7 +98,7 @@ def test_tables_come_while_the_ops_before_them_compute(run: Exported) -> None:
 def test_most_tables_are_as_large_as_the_rule_says(run: Exported) -> None:
     """Of what changes in arguments from tile to tile the rule knows addresses and sizes."""
     schedule = run.outcome.schedule
-    (program,) = programs_of([schedule], c_calls, [])
+    (program,) = programs_of([schedule], [])
     ruled = [
         each.commands[0].size_bytes
         for each in schedule.program.actions

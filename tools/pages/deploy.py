@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from deploy.calls.call import c_calls
 from deploy.program.network_text import ops_text
 from deploy.project.network_files import programs_of
 from pulptrain.inputs.settings import Settings
@@ -18,7 +17,7 @@ SHOWN = ("conv1_FW", "fc_IG")
 def functions() -> str:
     """Two functions of network.c of the tutorial's network."""
     schedule = prepare("tutorial-cnn", Settings(form="readable")).schedule
-    (program,) = programs_of([schedule], c_calls, [])
+    (program,) = programs_of([schedule], [])
     text = ops_text(program.statements.ops, program.functions, program.buffers)
     parts = [part for part in text.split("\n\n") if any(f"void {name}(void)" in part for name in SHOWN)]
     return "\n".join(["```c", "\n\n".join(parts), "```"])
@@ -27,7 +26,7 @@ def functions() -> str:
 def tables() -> str:
     """The first op of the tutorial's network as a table."""
     schedule = prepare("tutorial-cnn", Settings(form="tables")).schedule
-    (program,) = programs_of([schedule], c_calls, [])
+    (program,) = programs_of([schedule], [])
     text = ops_text(program.statements.ops, program.functions, program.buffers, program.groups)
     begin = text.index("static uint32_t")
     return "\n".join(["```c", text[begin : text.index("\n    0,", begin)] + "\n    0,\n    ...", "```"])

@@ -16,10 +16,6 @@ Names = Mapping[str, int]
 Evaluator = Callable[[Names], int]
 
 
-def _ceildiv(dividend: int, divisor: int) -> int:
-    return -(-dividend // divisor)
-
-
 _BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -35,7 +31,7 @@ _COMPARE: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }
-_FUNCTIONS: dict[str, Callable[..., int]] = {"min": min, "max": max, "ceildiv": _ceildiv}
+_FUNCTIONS: dict[str, Callable[..., int]] = {"min": min, "max": max, "ceildiv": lambda a, b: -(-a // b)}
 LONGEST = 400
 """Characters of an expression: few enough that it can be read and evaluated without end of stack."""
 
@@ -172,7 +168,7 @@ def _linear(text: str, variables: frozenset[str]) -> Linear:
                 return multiply(factor, Sum(0, ((ast.unparse(node), 1, _compile(node, text)),)))
 
     rest = walk(_tree(text), Sum(1))
-    return Linear(tuple(sorted(coefficients.items(), key=lambda item: item[0])), rest)
+    return Linear(tuple((name, coefficients[name]) for name in sorted(coefficients)), rest)
 
 
 def _names(node: ast.expr) -> frozenset[str]:
@@ -226,9 +222,8 @@ def _compile(node: ast.expr, text: str) -> Evaluator:  # noqa: PLR0911, PLR0912 
             return _binary(_COMPARE[type(op)], _compile(left, text), _compile(right, text))
         case ast.BoolOp(op=op, values=values):
             parts = [_compile(value, text) for value in values]
-            if isinstance(op, ast.And):
-                return lambda names: int(all(part(names) for part in parts))
-            return lambda names: int(any(part(names) for part in parts))
+            holds = all if isinstance(op, ast.And) else any
+            return lambda names: int(holds(part(names) for part in parts))
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS and args:
             function = _FUNCTIONS[name]
             if name == "ceildiv" and len(args) != 2:

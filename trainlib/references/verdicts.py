@@ -118,7 +118,11 @@ class Judgement:
             self._largest = max(self._largest, largest_finite(truth))
             self._largest_room = max(self._largest_room, float(np.max(room, initial=0.0)))
             self._largest_gain = max(self._largest_gain, largest_finite(gain))
-            self._look(checked, truth, _outside(checked, truth, room, self._dtype) & ~beyond, first)
+            wrong = _outside(checked, truth, room, self._dtype) & ~beyond
+            self._wrong += int(wrong.sum())
+            if self._first is None and wrong.any():
+                place = int(np.argmax(wrong))
+                self._first = first + place, float(checked[place]), float(truth[place])
         if beyond.any():
             checked, truth = np.where(beyond, 0, checked), np.where(beyond, 0, truth)
         if self._cap is not None:
@@ -156,13 +160,6 @@ class Judgement:
     def _scale(self) -> float:
         """The largest element of the truth; of a tensor that is zero but for rounding, the largest gain."""
         return self._largest if self._largest > self._largest_room else self._largest_gain
-
-    def _look(self, result: Array, truth: Array, wrong: Array, first: int) -> None:
-        count = int(wrong.sum())
-        if count and self._first is None:
-            place = int(np.argmax(wrong))
-            self._first = first + place, float(result[place]), float(truth[place])
-        self._wrong += count
 
 
 class _Worst:
