@@ -33,17 +33,7 @@ from deploy.calls.expression import (
     identifier,
     label,
 )
-from deploy.calls.row_loops import (
-    RowWriter,
-    body,
-    indented,
-    load,
-    loop_over,
-    over_own,
-    pointers,
-    store,
-    traced,
-)
+from deploy.calls.row_loops import RowWriter, body, indented, load, over_own, pointers, store, traced
 from trainlib.ir.graph import Op
 from trainlib.ir.varying import Varying
 from trainlib.primitives.lowering.elementwise import VectorLoop, update_name
@@ -269,7 +259,7 @@ def _loss(
     body, total = [*pointers(loop, writer.used, ""), *writer.row], "term"
     if of_rows:
         body += ["total += term;"] * (target == "loss")
-        body, total = loop_over("r", ("0", "arg->samples"), body), "total"
+        body, total = ["for (int r = 0; r < arg->samples; r++) {", *indented(body), "}"], "total"
     if target == "loss":
         body = [*["float total = 0.0f;"] * of_rows, *body, f"arg->loss[0] = {total} * arg->scale;"]
     what = "terms" if target == "loss" else "slopes"

@@ -67,7 +67,7 @@ def load(array: str, index: str, narrow: bool) -> str:
 
 
 def store(place: str, text: str) -> str:
-    """The statement by which what `_load` gives gets a value."""
+    """The statement by which what `load` gives gets a value."""
     if place.startswith("PT_LOAD("):
         return f"PT_STORE({place[len('PT_LOAD(') : -1]}, {text});"
     return f"{place} = {text};"

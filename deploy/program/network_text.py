@@ -61,7 +61,8 @@ class OpText:
         name = _alternating(buffers, bases, indices)
         if not name:
             first = min(buffers, key=lambda buffer: buffer.allocation.address)
-            name, bases[...] = first.name, first.allocation.address
+            name = first.name
+            bases[...] = first.allocation.address
         offset = expression(values - bases, indices, self._table)
         place = name if offset == "0" else f"{name} + {offset}"
         return place if level == "l3" else f"{level.upper()}({_bare(place)})"

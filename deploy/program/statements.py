@@ -60,9 +60,6 @@ _UDMA = {True: ("pt_l3_in", "FAR | INTO"), False: ("pt_l3_out", "FAR")}
 """The same between L2 and L3."""
 
 
-_N = TypeVar("_N")
-
-
 class Argument(Struct, frozen=True):
     """A field of a kernel's arguments: numbers of the statement, or one that varies, or what is `fixed`."""
 
@@ -73,6 +70,9 @@ class Argument(Struct, frozen=True):
     varying: int | None = None
     """Which of the program's varying numbers it is."""
     fixed: float | Table | None = None
+
+
+_N = TypeVar("_N")
 
 
 class Kernel(Struct, frozen=True):
@@ -234,9 +234,11 @@ class Statements:
         return Statement(Kernel(call.kernel, call.struct, action.fork, tuple(arguments)), numbers)
 
     def _number_of(self, value: Varying) -> int:
-        if not any(earlier is value for earlier in self._varying):
-            self._varying.append(value)
-        return next(number for number, earlier in enumerate(self._varying) if earlier is value)
+        for number, earlier in enumerate(self._varying):
+            if earlier is value:
+                return number
+        self._varying.append(value)
+        return len(self._varying) - 1
 
 
 def _transfer(command: Command, number: int, what: str) -> Statement:

@@ -29,8 +29,9 @@ PROGRAMS = ("mini_batch", "update")
 
 
 class NetworkProgram(Struct, frozen=True):
-    """One program with everything that has a name in C."""
+    """One program with everything that has a name in C; `name` is its own."""
 
+    name: str
     schedule: Schedule
     statements: Statements
     buffers: Buffers
@@ -121,10 +122,10 @@ def network_c(name: str, programs: Sequence[NetworkProgram], varying: int, recor
     ]
     rooms = recorded.rooms([program.schedule.graph for program in programs])
     first_number = 0
-    for program, label in zip(programs, PROGRAMS, strict=False):
+    for program in programs:
         ops, groups = program.statements.ops, program.groups
         parts.append(ops_text(ops, program.functions, program.buffers, groups, first_number))
-        parts.append(_tables(program, label, rooms))
+        parts.append(_tables(program, rooms))
         first_number += len(groups)
     if _walks(programs):
         named = ", ".join(f"{{{each.name}, {len(each.ops)}}}" for p in programs for each in p.groups)
@@ -134,9 +135,7 @@ def network_c(name: str, programs: Sequence[NetworkProgram], varying: int, recor
             f"const int network_tables_count = {first_number};\n"
             f"pt_kernel *const network_kernels[] = {{{kernels}}};"
         )
-    rows = ", ".join(
-        f"{{{label}_ops, {len(p.functions)}}}" for p, label in zip(programs, PROGRAMS, strict=False)
-    )
+    rows = ", ".join(f"{{{program.name}_ops, {len(program.functions)}}}" for program in programs)
     parts.append(
         f"const struct program network_programs[] = {{{rows}}};\n"
         f"const int network_programs_count = {len(programs)};\n"
@@ -144,7 +143,7 @@ def network_c(name: str, programs: Sequence[NetworkProgram], varying: int, recor
     return "\n\n".join(parts)
 
 
-def _tables(program: NetworkProgram, label: str, rooms: Mapping[str, Room]) -> str:
+def _tables(program: NetworkProgram, rooms: Mapping[str, Room]) -> str:
     lines, rows = [], []
     graph, parts = program.schedule.graph, parts_in_l2(program.schedule)
     begins: dict[int, list[Place]] = {}
@@ -180,7 +179,7 @@ def _tables(program: NetworkProgram, label: str, rooms: Mapping[str, Room]) -> s
             f'    {{"{statements.op.name}", {run}, {table}, {named[0]}, {named[1]}, {len(born)}, '
             f"{len(statements.dead)}, {named[2]}, {len(results)}}},"
         )
-    return "\n".join([*lines, f"static const struct op {label}_ops[] = {{", *rows, "};"])
+    return "\n".join([*lines, f"static const struct op {program.name}_ops[] = {{", *rows, "};"])
 
 
 def _pieces(place: Place, plan: MemoryPlan, there: Runs) -> Iterator[Place]:
@@ -202,11 +201,11 @@ def programs_of(schedules: Sequence[Schedule], varying: list[Varying]) -> list[N
     made = [Statements(schedule.program, schedule.graph, varying) for schedule in schedules]
     names = Names(name for item in made for kernel in item.kernels for name in source_of(kernel).kernels)
     result, kernels = [], dict[str, int]()
-    for schedule, statements in zip(schedules, made, strict=True):
+    for name, schedule, statements in zip(PROGRAMS, schedules, made, strict=False):
         functions = tuple(names.of(item.op.name) for item in statements.ops)
         buffers = Buffers(schedule.plan.allocations, names)
         groups = tuple(_groups(schedule, statements, buffers, functions, kernels))
-        result.append(NetworkProgram(schedule, statements, buffers, functions, groups, kernels))
+        result.append(NetworkProgram(name, schedule, statements, buffers, functions, groups, kernels))
     return result
 
 

@@ -35,11 +35,10 @@ def check_values_of(graph: TrainingGraph, values: Mapping[str, Array]) -> None:
                 where=f"{graph.name}: {name}",
                 cure=f"pass an array of shape {tensor.shape}",
             )
-        if is_float(array.dtype) and not np.isfinite(widened(array)).all():
+        if value := _not_finite(array):
             user = next((op.name for op in graph.ops if name in op.inputs), graph.name)
-            value = "NaN" if np.isnan(widened(array)).any() else "an infinity"
             raise InputError(
-                f"op {user} reads tensor '{name}', which holds {value}",
+                f"op {user} reads tensor '{name}', which holds {value if value == 'NaN' else 'an infinity'}",
                 where=user,
                 cure="use finite data and weights, and a smaller learning rate",
             )
@@ -92,10 +91,16 @@ def evaluate(
 def not_finite(op: str, results: Mapping[str, Array]) -> NotFiniteError | None:
     """The first of an op's results that is not finite throughout, as the error it is."""
     for name, array in results.items():
-        if is_float(array.dtype) and not np.isfinite(widened(array)).all():
-            value = "NaN" if np.isnan(widened(array)).any() else "infinity"
+        if value := _not_finite(array):
             return NotFiniteError(op, name, value, str(array.dtype))
     return None
+
+
+def _not_finite(array: Array) -> str:
+    """What an array of floats holds beside finite numbers: NaN, infinity or nothing."""
+    if not is_float(array.dtype) or np.isfinite(wide := widened(array)).all():
+        return ""
+    return "NaN" if np.isnan(wide).any() else "infinity"
 
 
 def views_of(graph: TrainingGraph) -> list[Tensor]:
