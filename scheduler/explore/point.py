@@ -94,12 +94,17 @@ def point_of(
 
 def simulate_point(point: Point) -> Outcome:
     """Simulate one iteration without numbers. A point that is impossible is an outcome, not an error."""
-    timing, cost_model = point.timing, cost_model_of(point.timing)
     try:
-        schedules = schedules_for(point.graphs, timing, cost_model, point.options, use=UNTRACED)
-        done = [_simulated(schedule, timing, cost_model) for schedule in schedules]
+        return simulated(point)
     except PulptrainError as error:
         return refusal(error)
+
+
+def simulated(point: Point) -> Outcome:
+    """Simulate one iteration without numbers. Raises `PulptrainError` if the point is impossible."""
+    timing, cost_model = point.timing, cost_model_of(point.timing)
+    schedules = schedules_for(point.graphs, timing, cost_model, point.options, use=UNTRACED)
+    done = [_simulated(schedule, timing, cost_model) for schedule in schedules]
     return _whole_update([(one, times) for one, (_, _, times) in zip(done, point.programs, strict=True)])
 
 

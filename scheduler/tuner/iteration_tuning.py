@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from math import inf
 
 from arch.spec.timing import SocTiming
-from configs.errors import InputError
 from configs.values import Struct, replace
-from scheduler.explore.point import Outcome, Point, point_of
+from scheduler.explore.point import Outcome, Point, point_of, simulated
 from scheduler.explore.sweep import simulate_points
 from scheduler.options import AUTO, ScheduleOptions
 from scheduler.search.cache import ResultCache
@@ -147,11 +146,13 @@ def _iterations(
     workers: Workers,
     cache: ResultCache | None,
 ) -> tuple[Outcome | None, Outcome | None, bool]:
-    """A whole iteration with the tuned and with the scheduler's own choices."""
-    untuned = point_of(programs, tuned.timing, [options] * len(programs))
-    outcomes, _, interrupted = simulate_points([tuned, untuned], workers, cache)
-    for outcome in outcomes.values():
+    """A whole iteration with the tuned and with the scheduler's own choices.
+
+    Raises what makes one of them impossible: `DoesNotFitError` as a run of it does.
+    """
+    points = [point_of(programs, tuned.timing, [options] * len(programs)), tuned]
+    outcomes, _, interrupted = simulate_points(points, workers, cache)
+    for number, outcome in sorted(outcomes.items()):
         if outcome.why:
-            why, cure = f"cannot simulate an iteration: {outcome.why}", "use a larger --l1, or --resident off"
-            raise InputError(why, where=programs[0][0].name, cure=cure)
-    return outcomes.get(0), outcomes.get(1), interrupted
+            outcomes[number] = simulated(points[number])
+    return outcomes.get(1), outcomes.get(0), interrupted

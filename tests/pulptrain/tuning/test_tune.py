@@ -407,6 +407,19 @@ def test_bad_input_is_refused(
     assert not Path("schedule.yaml").exists()
 
 
+def test_a_memory_too_small_for_the_iteration_is_refused_as_by_run(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ["--l2", "2KiB", "--l3", "1MiB"]
+    reports = [
+        refused(capsys, *command, code=3).partition("L2 is too small: ")[2].splitlines()
+        for command in (tune(model, *small), ["run", model, *SIMPLE, *small])
+    ]
+    assert reports[0][-1] == reports[1][-1] == "  try: use --l2 5288B or a smaller model"
+    assert reports[0][:-1] == reports[1][: len(reports[0]) - 1]  # then run says what other changes would save
+    assert not Path("schedule.yaml").exists()
+
+
 def test_a_search_for_all_cuts_is_bounded_and_says_so(
     model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
