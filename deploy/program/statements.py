@@ -114,6 +114,12 @@ class OpStatements:
     dead: tuple[Place, ...] = ()
     results: tuple[Place, ...] = ()
 
+    def copies_out(self, tensor: str) -> bool:
+        """Whether it begins to copy the tensor from L2 to L3."""
+        function, _ = _UDMA[False]
+        forms = [each.form for each in self.statements if isinstance(each.form, Transfer)]
+        return any(form.function == function and form.what == tensor for form in forms)
+
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
         """The statements with the loops that are in them."""

@@ -48,12 +48,13 @@ def _text(
     updates = {name: new for program in programs for name, new in program.schedule.graph.updates.items()}
 
     def table(label: str, names: Iterable[str]) -> list[str]:
-        rows = []
+        rows, begin = [], 0
         for name in names:
             home, tensor = schedule.plan.home(name), schedule.graph.tensors[name]
             place = Place(home.level, home.address, tensor.shape, tensor.dtype, name)
-            rows.append(f"    {tensor_text(place, tensor, rooms.get(updates.get(name, ''), EQUAL))},")
-        return [f"const struct tensor {label}[] = {{", *(rows or ['    {"", {0, 0, 0}, 0, 0, 0},']), "};"]
+            rows.append(f"    {tensor_text(place, tensor, begin, rooms.get(updates.get(name, ''), EQUAL))},")
+            begin += place.size_bytes
+        return [f"const struct tensor {label}[] = {{", *(rows or ['    {"", {0, 0, 0}, 0, 0, 0, 0},']), "};"]
 
     def floats(label: str, values: Iterable[Sequence[float]]) -> list[str]:
         rows = [f"    {', '.join(float_text(value) for value in row)}," for row in values if len(row)]

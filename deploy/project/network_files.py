@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from arch.spec.program import Place
 from arch.spec.timing import SocTiming
-from configs.values import Struct
+from configs.values import Struct, replace
 from deploy.calls.call import source_of
 from deploy.calls.expression import float_text
 from deploy.program.buffers import Buffers, Names
@@ -47,6 +47,11 @@ class NetworkProgram(Struct, frozen=True):
         """Where the tables of ops are when they are walked, by number of the op."""
         return {number: group.address(number) for group in self.groups for number in group.ops}
 
+    @property
+    def results_bytes(self) -> int:
+        """Of what its ops write, one result after the other."""
+        return sum(place.size_bytes for statements in self.statements.ops for place in statements.results)
+
 
 def place_text(place: Place) -> str:
     """A `struct place`."""
@@ -60,9 +65,9 @@ FORMATS = {
 """dtype -> format in C."""
 
 
-def tensor_text(place: Place, tensor: Tensor, room: Room = EQUAL) -> str:
-    """A `struct tensor`; its elements may be off by `room`."""
-    text = f"{FORMATS[tensor.dtype]}, {float_text(room.size)}, {int(room.few)}"
+def tensor_text(place: Place, tensor: Tensor, expected: int = 0, room: Room = EQUAL) -> str:
+    """A `struct tensor`: byte `expected` of those expected is its first, elements may be off by `room`."""
+    text = f"{expected}, {FORMATS[tensor.dtype]}, {float_text(room.size)}, {int(room.few)}"
     return f'{{"{place.name}", {place_text(place)}, {text}}}'
 
 
@@ -135,7 +140,9 @@ def network_c(name: str, programs: Sequence[NetworkProgram], varying: int, recor
             f"const int network_tables_count = {first_number};\n"
             f"pt_kernel *const network_kernels[] = {{{kernels}}};"
         )
-    rows = ", ".join(f"{{{program.name}_ops, {len(program.functions)}}}" for program in programs)
+    rows = ", ".join(
+        f"{{{program.name}_ops, {len(program.functions)}, {program.results_bytes}}}" for program in programs
+    )
     parts.append(
         f"const struct program network_programs[] = {{{rows}}};\n"
         f"const int network_programs_count = {len(programs)};\n"
@@ -145,7 +152,7 @@ def network_c(name: str, programs: Sequence[NetworkProgram], varying: int, recor
 
 def _tables(program: NetworkProgram, rooms: Mapping[str, Room]) -> str:
     lines, rows = [], []
-    graph, parts = program.schedule.graph, parts_in_l2(program.schedule)
+    tensors, copies = program.schedule.graph.tensors, _copies(program)
     begins: dict[int, list[Place]] = {}
     for buffer in program.buffers.all:
         item = buffer.allocation
@@ -155,11 +162,8 @@ def _tables(program: NetworkProgram, rooms: Mapping[str, Room]) -> str:
     for statements, function in zip(program.statements.ops, program.functions, strict=True):
         born = begins.get(statements.number, [])
         results = [
-            tensor_text(piece, graph.tensors[place.name], rooms[place.name])
-            for place in statements.results
-            for piece in _pieces(
-                place, program.schedule.plan, parts.get(statements.op.name, {}).get(place.name, ())
-            )
+            tensor_text(place, tensors[place.name], expected, rooms[place.name])
+            for place, expected in copies[statements.number]
         ]
         named = []
         for word, items in (
@@ -180,6 +184,36 @@ def _tables(program: NetworkProgram, rooms: Mapping[str, Room]) -> str:
             f"{len(statements.dead)}, {named[2]}, {len(results)}}},"
         )
     return "\n".join([*lines, f"static const struct op {program.name}_ops[] = {{", *rows, "};"])
+
+
+def _copies(program: NetworkProgram) -> list[list[tuple[Place, int]]]:
+    """For each op where results lie when it ends, and where their bytes begin among those expected.
+
+    That is every copy of them, so that all who read one later begin with what is expected: in L1 and, stored
+    as well, in L2; in L3 at the end of the stay in L2 that is copied there.
+    """
+    schedule, ops = program.schedule, program.statements.ops
+    plan, parts = schedule.plan, parts_in_l2(schedule)
+    copies: list[list[tuple[Place, int]]] = [[] for _ in ops]
+    begins, end = dict[str, int](), 0
+    for own, statements, item in zip(copies, ops, schedule.ops, strict=True):
+        for place in statements.results:
+            begins[place.name] = end
+            for piece in _pieces(place, plan, parts.get(statements.op.name, {}).get(place.name, ())):
+                own.append((piece, end))
+                end += piece.size_bytes
+            resident = item.layout.resident.get(place.name)
+            if resident is not None and resident.stores:
+                lies = plan.place(statements.number, place.name)
+                own.append((replace(place, level=lies.level, address=lies.address), begins[place.name]))
+    for stay in plan.stays:
+        written = ops[stay.written_op] if stay.written_op >= 0 else None
+        for place in written.results if written is not None and written.copies_out(stay.tensor) else ():
+            if plan.owners[place.name] == stay.tensor:
+                home = plan.home(stay.tensor)
+                copy = replace(place, level=home.level, address=home.address)
+                copies[stay.last_op].append((copy, begins[place.name]))
+    return copies
 
 
 def _pieces(place: Place, plan: MemoryPlan, there: Runs) -> Iterator[Place]:

@@ -18,13 +18,14 @@ struct place {
 struct tensor {
     const char *name;
     struct place at;
+    uint32_t expected; /* where its bytes begin among those expected of a program, or of all tensors kept */
     int format;
     float room; /* by how much an element may differ from the expected one, besides a last bit of its own */
     int few;    /* only one element in 64 may: a last bit of 16 is as large as an update */
 };
 
 /* A step: its function, or 0 and where its table is then in L1; the buffers whose life begins with it or ends with it,
- * the tensors it has made then. */
+ * and every copy of what it has made that is complete then. */
 struct op {
     const char *name;
     void (*run)(void);
@@ -39,6 +40,7 @@ struct op {
 struct program {
     const struct op *ops;
     int count;
+    uint32_t results_bytes;
 };
 
 extern const struct program network_programs[];
