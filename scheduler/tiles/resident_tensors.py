@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
 from configs.errors import Contributor, DoesNotFitError, InputError
-from configs.suggest import suggestion
+from configs.suggest import check_known, suggestion
 from configs.values import Struct
 from scheduler.addresses.allocation import ALIGNMENT_BYTES, Allocation, Interval, align, peak_bytes
 from scheduler.addresses.lifetimes import Life, storage_lives
@@ -253,8 +253,7 @@ def _residence(
 
 def _op_number(graph: TrainingGraph, name: str) -> int:
     names = [op.name for op in graph.ops]
-    if name not in names:
-        raise InputError(f"{graph.name} has no op {name!r}", where="--resident", cure=suggestion(name, names))
+    check_known(name, names, f"{graph.name} has no op {name!r}", "--resident")
     return names.index(name)
 
 

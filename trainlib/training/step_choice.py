@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from configs.errors import InputError
 from configs.model_file import LayerSpec, ModelSpec
-from configs.suggest import suggestion
+from configs.suggest import check_known
 from configs.values import replace
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.primitives.definition import is_forward
@@ -29,8 +29,7 @@ def parse_steps(text: str) -> tuple[str, ...]:
     """
     words = [word.strip().lower() for word in text.split(",")]
     for word in words:
-        if word not in STEPS:
-            raise InputError(f"unknown step {word!r}", where="--steps", cure=suggestion(word, STEPS))
+        check_known(word, STEPS, f"unknown step {word!r}", "--steps")
     if "fw" not in words:
         raise InputError(
             "the list of steps must begin with fw, the forward step",

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 
 from configs.errors import InputError
-from configs.suggest import suggestion
+from configs.suggest import check_known
 from configs.values import replace
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.primitives.definition import AS_PUBLISHED, DEFAULT, VARIANT, LayerPrimitive, Primitive
@@ -106,13 +106,9 @@ def with_variants(graph: TrainingGraph, variants: Mapping[str, str]) -> Training
     choosing = [op for op in graph.ops if variants_of(op)]
     choices = dict.fromkeys([*(op.name for op in choosing), *(op.step for op in choosing)])
     for name, variant in variants.items():
-        if name not in names and name not in choices:
-            raise InputError(
-                f"{name!r} is not an op or step whose implementation can be chosen",
-                where=graph.name,
-                cure=suggestion(name, choices),
-            )
         if name not in names:
+            unknown = f"{name!r} is not an op or step whose implementation can be chosen"
+            check_known(name, choices, unknown, graph.name)
             _check_step(name, variant, [op for op in choosing if op.step == name])
     ops = ((op, variant_in(op, variants)) for op in graph.ops)
     return replace(graph, ops=tuple(op if name is None else with_variant(op, name) for op, name in ops))
