@@ -16,10 +16,6 @@ Names = Mapping[str, int]
 Evaluator = Callable[[Names], int]
 
 
-def _ceildiv(dividend: int, divisor: int) -> int:
-    return -(-dividend // divisor)
-
-
 _BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -35,7 +31,11 @@ _COMPARE: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }
-_FUNCTIONS: dict[str, Callable[..., int]] = {"min": min, "max": max, "ceildiv": _ceildiv}
+_FUNCTIONS: dict[str, Callable[..., int]] = {
+    "min": min,
+    "max": max,
+    "ceildiv": lambda dividend, divisor: -(-dividend // divisor),
+}
 LONGEST = 400
 """Characters of an expression: few enough that it can be read and evaluated without end of stack."""
 

@@ -243,10 +243,6 @@ class KernelLibrary:
         """Names of all kernels of a codegen, sorted. Raises InputError for an unknown codegen."""
         return tuple(sorted(self._find(codegen)))
 
-    def has(self, codegen: str, name: str) -> bool:
-        """Whether a codegen has a kernel of this name. Raises InputError for an unknown codegen."""
-        return name in self._find(codegen)
-
     def form(self, codegen: str, name: str, form: str) -> str:
         """`form` if the codegen has a nest of that form of the kernel, else `name`. Raises InputError."""
         if form in self._find(codegen):

@@ -23,7 +23,7 @@ from trainlib.registry import layer_primitive, loss_primitive, optimizer_primiti
 from trainlib.training.adapters import adapter_of, add_adapted
 from trainlib.training.backward_reads import read_fewest_bytes, requested_reads
 from trainlib.training.builder import GraphBuilder
-from trainlib.training.built_layer import BuiltLayer, gradient_name, where_of
+from trainlib.training.built_layer import gradient_name, where_of
 from trainlib.training.immediate_update import ADD, UPDATE, at_once
 from trainlib.training.loss_terms import (
     LOSS,
@@ -191,7 +191,9 @@ def _unclipped(spec: ModelSpec) -> TrainingGraph:
     if gradient_options(spec.optimizer).immediate:
         graph = at_once(graph, UPDATE)
     again = {layer.name for layer in spec.layers if layer.recompute}
-    return recompute(graph, [layer.spec.name for layer in builder.layers if _written_as(layer) in again])
+    # A layer that the builder inserted for another (cast, adapter) has its name, a dot and more.
+    built = [layer.spec.name for layer in builder.layers]
+    return recompute(graph, [name for name in built if name.partition(".")[0] in again])
 
 
 def _graph(
@@ -221,27 +223,18 @@ def _graph(
     )
 
 
-def _written_as(layer: BuiltLayer) -> str:
-    """Name in the model file of a layer, or of the one that the builder inserted it for (cast, adapter)."""
-    return layer.spec.name.partition(".")[0]
-
-
-def _forward_graph(spec: ModelSpec) -> tuple[GraphBuilder, Made]:
-    builder = GraphBuilder(spec.dtype, spec.layout, spec.variant, spec.frozen_weights)
-    for item in spec.inputs:
-        kind = INT32 if item.classes else FP32
-        builder.add(Tensor(item.name, (spec.batch, *item.shape), "input", kind))
-    return builder, _forward(spec, builder)
-
-
 def build_forward_graph(spec: ModelSpec) -> TrainingGraph:
     """The forward pass alone, of a network that need not have anything to train. Raises as the others."""
     builder, made = _forward_graph(spec)
     return _graph(spec.name, builder, made[spec.layers[-1].name], {})
 
 
-def _forward(spec: ModelSpec, builder: GraphBuilder) -> Made:
+def _forward_graph(spec: ModelSpec) -> tuple[GraphBuilder, Made]:
     """All layers, and what inputs and layers give. Each must have a user: a layer, or a loss."""
+    builder = GraphBuilder(spec.dtype, spec.layout, spec.variant, spec.frozen_weights)
+    for item in spec.inputs:
+        kind = INT32 if item.classes else FP32
+        builder.add(Tensor(item.name, (spec.batch, *item.shape), "input", kind))
     outputs: dict[str, tuple[str, ...]] = {item.name: (item.name,) for item in spec.inputs}
     last = spec.layers[-1].name
     words = [word for loss in spec.losses for word in (loss.of or last, loss.target) if word is not None]
@@ -282,7 +275,7 @@ def _forward(spec: ModelSpec, builder: GraphBuilder) -> Made:
                 where=spec.where,
                 cure=f"name '{item.name}' in 'inputs' of a layer, or remove it",
             )
-    return outputs
+    return builder, outputs
 
 
 def build_layer_graph(

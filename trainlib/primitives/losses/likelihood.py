@@ -145,11 +145,6 @@ def poisson_terms(y: Array, label: Array, log_input: bool, full: bool, eps: floa
     )
 
 
-def poisson_slopes(y: Array, label: Array, log_input: bool, eps: float) -> Any:
-    """Its derivative."""
-    return np.exp(y) - label if log_input else 1 - label / (y + eps)
-
-
 def _own_sizes(*names: str, cut: str = "") -> Any:
     return lambda options, shape: LossNests({key: int(options[key]) for key in names}, cut=cut)
 
@@ -226,7 +221,7 @@ LIKELIHOODS = (
     loss(
         "poisson_nll",
         terms=poisson_terms,
-        slopes=poisson_slopes,
+        slopes=lambda y, label, log_input, eps: np.exp(y) - label if log_input else 1 - label / (y + eps),
         nests=_own_sizes("log_input", "full", cut="elements"),
         options=_PoissonSchema,
         values=COUNTS,

@@ -240,9 +240,7 @@ STATISTICS = ("mean", "inv_std", "var", "mean_g", "mean_gx")
 PARAMETERS = ("w", "b", "dw", "db")
 
 
-@lru_cache(KEPT_GEOMETRIES)
-def _geometry(*values: Any) -> NormGeometry:
-    return NormGeometry(*values)
+_geometry = lru_cache(KEPT_GEOMETRIES)(NormGeometry)
 
 
 def geometry_of(op: Op) -> NormGeometry:
