@@ -135,14 +135,8 @@ class Kernel:
             return ConfigError(message, where=file, cure=ALLOWED)
         missing = str(error.args[0])
         section = self.header.section.values.get("names")
-        where = next(
-            (
-                section.where(name)
-                for name, expression in self.names
-                if missing in expression.names and isinstance(section, Section)
-            ),
-            file,
-        )
+        user = next((word for word, expression in self.names if missing in expression.names), None)
+        where = section.where(user) if user is not None and isinstance(section, Section) else file
         return ConfigError(
             f"unknown name '{missing}' in the kernel", where=where, cure=suggestion(missing, names)
         )
@@ -536,11 +530,9 @@ def _header(file: Traversable, codegen: str) -> Header:
                 cure="write FILE COLUMN=VALUE, e.g. mm.csv kernel=mm",
             )
     if ("nest" in values) == ("listing" in values):
-        problem = (
-            "the file has " + ("both 'nest' and" if "nest" in values else "neither 'nest' nor") + " 'listing'"
-        )
+        found = "both 'nest' and" if "nest" in values else "neither 'nest' nor"
         raise ConfigError(
-            problem,
+            f"the file has {found} 'listing'",
             where=section.file,
             cure="write one: loops and instructions, or the path of a disassembly (docs/kernels.md)",
         )

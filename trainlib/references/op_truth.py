@@ -61,11 +61,14 @@ class TruthSlice(Struct, frozen=True):
 
 
 class OpTruth:
-    """What an op makes of `inputs` (by role, as they are stored), before it is rounded to be stored."""
+    """What an op makes of `values`, which hold at least its inputs, before it is rounded to be stored.
 
-    def __init__(self, op: Op, tensors: Mapping[str, Tensor], inputs: Mapping[str, Array]) -> None:
+    `values` are by tensor name, as they are stored. Raises what the op's reference raises.
+    """
+
+    def __init__(self, op: Op, tensors: Mapping[str, Tensor], values: Mapping[str, Array]) -> None:
         self.op = op
-        self.inputs = inputs
+        self.inputs = {role: values[name] for role, name in zip(op.reads, op.inputs, strict=True)}
         with np.errstate(all="ignore"):
             macs = lowering_of(op).macs(op, tensors)
         self.length = _length(op, tensors, macs)
@@ -189,12 +192,9 @@ class OpTruth:
             name: np.zeros(array.shape, np.float64) for name, array in made.items() if array.dtype.kind == "f"
         }
         for seed in range(nudges):
+            inputs = enumerate(self._inputs(piece).items())
             moved = _reference(
-                self.op,
-                {
-                    role: nudged(array, nudges * number + seed)
-                    for number, (role, array) in enumerate(self._inputs(piece).items())
-                },
+                self.op, {role: nudged(array, nudges * place + seed) for place, (role, array) in inputs}
             )
             for name in list(moved):
                 array = moved.pop(name).reshape(-1)
@@ -207,12 +207,6 @@ class OpTruth:
             np.divide(array, nudges, out=array)
             np.sqrt(array, out=array)
         return squares
-
-
-def op_truth(op: Op, tensors: Mapping[str, Tensor], values: Mapping[str, Array]) -> OpTruth:
-    """The op on `values`, which hold at least its inputs by tensor name. Raises what its reference raises."""
-    inputs = {role: values[name] for role, name in zip(op.reads, op.inputs, strict=True)}
-    return OpTruth(op, tensors, inputs)
 
 
 def slices(size: int) -> Iterator[slice]:
@@ -305,11 +299,8 @@ def _pieces(op: Op, tensors: Mapping[str, Tensor]) -> list[slice]:
 def _reference(op: Op, inputs: Mapping[str, Array]) -> dict[str, Array]:
     with np.errstate(all="ignore"):
         results = step_of(op).reference(op, inputs)
-    arrays = {}
-    for role, name in zip(op.writes, op.outputs, strict=True):
-        if role in results:
-            arrays[name] = np.asarray(results[role])
-    return arrays
+    written = zip(op.writes, op.outputs, strict=True)
+    return {name: np.asarray(results[role]) for role, name in written if role in results}
 
 
 def _length(op: Op, tensors: Mapping[str, Tensor], macs: int) -> int:

@@ -55,12 +55,8 @@ def run_reference(
     """
     values = {role: widened(arrays[name]) for role, name in zip(op.reads, op.inputs, strict=True)}
     results = step_of(op).reference(op, values)
-    return {
-        name: rounded(array, tensors[name].dtype) if rounds else array
-        for name, array in (
-            (name, np.asarray(results[role])) for role, name in zip(op.writes, op.outputs, strict=True)
-        )
-    }
+    made = {name: np.asarray(results[role]) for role, name in zip(op.writes, op.outputs, strict=True)}
+    return {name: rounded(array, tensors[name].dtype) if rounds else array for name, array in made.items()}
 
 
 def evaluate(

@@ -142,22 +142,16 @@ class Judgement:
         unit, worst = self._scale or 1.0, self._worst
         figures = worst.error / unit, worst.room / unit, worst.difference
         sizes = self._largest_gain, self._largest_room
+        verdict, why = PASSED, ""
         if self._first is not None:
             number, wrong, truth = self._first
             place = tuple(int(index) for index in np.unravel_index(number, self._shape))
             why = f"{self._wrong} of {prod(self._shape)} elements, the first at {place}: "
-            said = f"{why}{wrong:.6g}, not {truth:.6g}"
-            return Verdict(self.name, FAILED, *figures, said, *sizes)
-        if self._hidden:
+            verdict, why = FAILED, f"{why}{wrong:.6g}, not {truth:.6g}"
+        elif self._hidden:
             share = self._largest_room / self._scale if self._scale else 0
-            return Verdict(
-                self.name,
-                NOT_DECIDABLE,
-                *figures,
-                f"rounding alone can reach {share:.1e} of its scale",
-                *sizes,
-            )
-        return Verdict(self.name, PASSED, *figures, "", *sizes)
+            verdict, why = NOT_DECIDABLE, f"rounding alone can reach {share:.1e} of its scale"
+        return Verdict(self.name, verdict, *figures, why, *sizes)
 
     @property
     def _scale(self) -> float:

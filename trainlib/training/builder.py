@@ -375,15 +375,12 @@ class GraphBuilder:
                 arrived[tensor].append(layer.roles[f"d{role}"])
                 complete = gradients if self.tensors[tensor].kind == "weight" else self.backward
                 self._collect(tensor, arrived[tensor], expected[tensor], complete)
-        return {name: gradients[name] for name in self.of_weights() if name in gradients}
+        return {name: gradients[name] for name in self.of_kind("weight") if name in gradients}
 
-    def of_weights(self) -> tuple[str, ...]:
-        """Names of all parameters in graph order."""
-        return tuple(
-            name
-            for name, tensor in self.tensors.items()
-            if tensor.kind == "weight" and tensor.alias_of is None
-        )
+    def of_kind(self, kind: str) -> tuple[str, ...]:
+        """Names of the tensors of a kind that have storage of their own, in graph order."""
+        tensors = self.tensors.items()
+        return tuple(name for name, tensor in tensors if tensor.kind == kind and tensor.alias_of is None)
 
     def contributions(self, outputs: Iterable[str]) -> dict[str, int]:
         """How many gradients each tensor and weight receives, from losses of `outputs` and from layers."""

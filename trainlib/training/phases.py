@@ -182,7 +182,7 @@ def _unclipped(spec: ModelSpec) -> TrainingGraph:
     optimizer = optimizer_primitive(spec.optimizer.name, spec.optimizer.where)
     of_optimizer = optimizer_options(spec.optimizer, optimizer)
     names = [layer.name for layer in spec.layers]
-    options = options_by_weight(spec.optimizer, optimizer, of_optimizer, builder.of_weights(), names)
+    options = options_by_weight(spec.optimizer, optimizer, of_optimizer, builder.of_kind("weight"), names)
     builder.update(optimizer, options, gradients, parts)
     graph = replace(_graph(spec.name, builder, terms.outputs, gradients, terms), parts=parts)
     wanted = requested_reads((layer.spec for layer in builder.layers), spec.variant)
@@ -208,15 +208,11 @@ def _graph(
         name=name,
         tensors=builder.tensors,
         ops=tuple(builder.ops),
-        inputs=tuple(
-            name
-            for name, tensor in builder.tensors.items()
-            if tensor.kind == "input" and tensor.alias_of is None and name not in builder.backward.values()
-        ),
+        inputs=tuple(name for name in builder.of_kind("input") if name not in builder.backward.values()),
         labels=tuple(terms.labels),
         outputs=tuple(outputs),
         losses=tuple(terms.losses),
-        weights=builder.of_weights(),
+        weights=builder.of_kind("weight"),
         gradients=gradients,
         backward=builder.backward,
         draws=builder.draws,

@@ -14,7 +14,7 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 
 from configs.errors import InputError
@@ -109,19 +109,15 @@ def with_variants(graph: TrainingGraph, variants: Mapping[str, str]) -> Training
         if name not in names:
             unknown = f"{name!r} is not an op or step whose implementation can be chosen"
             check_known(name, choices, unknown, graph.name)
-            _check_step(name, variant, [op for op in choosing if op.step == name])
+            offered = dict.fromkeys(each for op in choosing if op.step == name for each in variants_of(op))
+            if variant not in offered:
+                raise InputError(
+                    f"no op of the step has the variant {variant!r}",
+                    where=name,
+                    cure=f"use one of {', '.join(offered)}",
+                )
     ops = ((op, variant_in(op, variants)) for op in graph.ops)
     return replace(graph, ops=tuple(op if name is None else with_variant(op, name) for op, name in ops))
-
-
-def _check_step(step: str, variant: str, ops: Iterable[Op]) -> None:
-    offered = dict.fromkeys(name for op in ops for name in variants_of(op))
-    if variant not in offered:
-        raise InputError(
-            f"no op of the step has the variant {variant!r}",
-            where=step,
-            cure=f"use one of {', '.join(offered)}",
-        )
 
 
 def variants_text(primitive: Primitive) -> str:

@@ -266,9 +266,8 @@ class LossLowering(AxesLowering):
             kinds = [dtypes[role] for role in (*op.reads, target)]
             vectors = list(zip((*inputs, result), kinds, strict=True))
             reads = (*inputs, *before)
-            form = borrowed(op, nest, {"dy": "dx"}.get(target, target))
             details = {"formula": self.each[target], "target": target, "first": int(not before), **constants}
-            details["form"] = form
+            details["form"] = borrowed(op, nest, {"dy": "dx"}.get(target, target))
             return vector_call(
                 build.choice,
                 nest,

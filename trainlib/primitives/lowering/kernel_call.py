@@ -86,17 +86,15 @@ def kernel_call(
     master core is alone.
     """
 
-    dtypes = [(piece.dtype if isinstance(piece, Piece) else None) or dtype for piece in arrays.values()]
+    pieces = {name: Piece(item) if isinstance(item, str) else item for name, item in arrays.items()}
+    dtypes = [piece.dtype or dtype for piece in pieces.values()]
     # Of the narrowest number format; indices and counts do not matter.
     element_bytes = min((item.bytes for item in dtypes if item.is_float), default=FP32_BYTES)
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
         indices = LIBRARY.header(choice.codegen, nest).arrays
         placed = {
-            name: (Piece(piece) if isinstance(piece, str) else piece).placed(
-                addresses, indices.get(name, 1), dtype
-            )
-            for name, piece in arrays.items()
+            name: piece.placed(addresses, indices.get(name, 1), dtype) for name, piece in pieces.items()
         }
         return team_work(
             choice.codegen,

@@ -104,6 +104,11 @@ class Cell(Struct, frozen=True):
     """Whether the gradient at the recurrent product differs from that at the input's."""
 
     @property
+    def gradients(self) -> tuple[str, ...]:
+        """Roles of the gradients at the products, that at the recurrent one last."""
+        return ("g", "gh") if self.hidden_gradient else ("g",)
+
+    @property
     def saved(self) -> dict[str, int]:
         """What FW saves beside y, with the number of values per unit."""
         widths = {"gates": self.gates * self.gates_saved, "hn": self.hidden_saved, "c": self.has_cell}
