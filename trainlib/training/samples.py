@@ -152,9 +152,9 @@ def own_samples(
     if (test[0] in arrays) != (test[1] in arrays):
         raise InputError("x_test or y_test is missing", where=where, cure="store both arrays, or neither")
     inputs, labels = arrays[train[0]], arrays[train[1]]
-    empty = test[0] not in arrays
-    test_inputs = inputs[:0] if empty else arrays[test[0]]
-    test_labels = labels[:0] if empty else arrays[test[1]]
+    # One number has no axis to take none of: of that the shape is wrong.
+    no_inputs, no_labels = np.atleast_1d(inputs)[:0], np.atleast_1d(labels)[:0]
+    test_inputs, test_labels = arrays.get(test[0], no_inputs), arrays.get(test[1], no_labels)
     for one, other, names in ((inputs, labels, train), (test_inputs, test_labels, test)):
         if one.ndim < 1 or other.ndim < 1 or len(one) != len(other):
             raise InputError(
