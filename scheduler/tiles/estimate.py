@@ -394,7 +394,6 @@ class _Group:
 
     @cached_property
     def works(self) -> list[_Forked]:
-        """The kernels of one of them."""
         return self.cost.works(self.task, self.addresses)
 
 

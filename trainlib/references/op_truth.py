@@ -76,6 +76,8 @@ class OpTruth:
         self.contracts = macs > 0
         """Whether it is a sum of products, whose elements have no rounding in common."""
         self._pieces = _pieces(op, tensors)
+        self._numbers = {op[role] for role in _numbers_of(op) or () if role in op}
+        """Tensors of one number, which every piece reads, or makes anew."""
         made = self._outputs(self._pieces[0])
         self.single = any(array.dtype == np.float32 for array in made.values())
         """Whether its reference computes in fp32 whatever it is given: the bit tricks of PULP-TrainLib."""
@@ -167,19 +169,13 @@ class OpTruth:
             return 1.0
         return prod((1 + np.abs(exact(array[where])) for array in flat), start=1.0)
 
-    @property
-    def _numbers(self) -> frozenset[str]:
-        """Outputs that are one number, which every piece makes anew."""
-        roles = _numbers_of(self.op) or ()
-        return frozenset(self.op[role] for role in roles if role in self.op.writes)
-
     def _inputs(self, piece: slice) -> dict[str, Array]:
         if len(self._pieces) == 1:
             return dict(self.inputs)
-        numbers = _numbers_of(self.op) or ()
+        inputs = self.inputs.items()
         return {
-            role: array if role in numbers else array.reshape(-1)[piece]
-            for role, array in self.inputs.items()
+            role: array if self.op[role] in self._numbers else array.reshape(-1)[piece]
+            for role, array in inputs
         }
 
     def _outputs(self, piece: slice) -> dict[str, Array]:

@@ -99,13 +99,8 @@ def window_attributes(attributes: Mapping[str, Any], where: str) -> dict[str, An
                 where=where,
                 cure=f"use padding of at most {reach[side // 2] - 1}",
             )
-    return {
-        "hk": hk,
-        "wk": wk,
-        "strides": two_of(attributes, "stride", where),
-        "dilations": dilations,
-        "pads": pads,
-    }
+    strides = two_of(attributes, "stride", where)
+    return {"hk": hk, "wk": wk, "strides": strides, "dilations": dilations, "pads": pads}
 
 
 def output_size(window: Mapping[str, Any], hi: int, wi: int, where: str) -> tuple[int, int]:

@@ -82,7 +82,6 @@ class _Slopes(ForkLowering, LeadingBoxes):
         return {"samples": (samples,), "channels": (image[0],), "elements": tuple(image[1:])}
 
     def kernels(self, form: Form) -> Sequence[Fork]:
-        """One fork."""
         rows, elements = ("samples", "channels"), ("elements",)
         moves = f"{' '.join(self.reads)} -> {form.op.writes[0]}"
         return (

@@ -34,14 +34,8 @@ from trainlib.primitives.lowering.row_loop import RowLoop
 PROJECTION, RECURRENT, STATES, CELLS = "projection", "recurrent", "states", "cells"
 """Scratch of FW: X·Wx, h·Wh of one step, states and LSTM cells of all steps, the initial one first."""
 
-START, CARRY, CELL_CARRY, GATES_OUT, HIDDEN_OUT, DIRECT = (
-    "start",
-    "carry",
-    "cell_carry",
-    "gate_gradients",
-    "hidden_gradients",
-    "direct",
-)
+START, CARRY, CELL_CARRY = "start", "carry", "cell_carry"
+GATES_OUT, HIDDEN_OUT, DIRECT = "gate_gradients", "hidden_gradients", "direct"
 """Scratch of BPTT: a zero state, what comes back from the next step, gradients of the gates of all steps."""
 
 Pieces = Mapping[str, Piece]
