@@ -234,8 +234,7 @@ class Tiler:
                     if operand.tensor in self.resident:
                         resident.add((role, operand.name))
             for scratch in task.scratch:
-                itemsize_bytes = scratch.dtype.bytes
-                note(("scratch", scratch.name), None, prod(scratch.shape) * itemsize_bytes)
+                note(("scratch", scratch.name), None, prod(scratch.shape) * scratch.dtype.bytes)
         buffers = []
         for (role, name), size_bytes in slot_bytes.items():
             depth = self.depths.of(role, name)

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from pydantic import Field
-
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from configs.values import replace
@@ -40,7 +38,7 @@ class _Schema(LayerSchema):
     """Length of the window; the input is [channels, length]."""
     stride: Positive = 1
     """Step of the window."""
-    padding: NotNegative | list[NotNegative] = Field(default=0)
+    padding: NotNegative | list[NotNegative] = 0
     """Zeros on both sides, or [before, after]."""
     dilation: Positive = 1
     """Distance of neighbouring weights."""

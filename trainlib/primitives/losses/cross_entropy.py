@@ -120,8 +120,7 @@ def _nests(attributes: Mapping[str, Any], shape: Shape) -> LossNests:
         "soft": int(attributes["labels"] == "soft"),
     }
     if len(shape) == 2 and not (sizes["weighted"] or sizes["ignoring"] or sizes["smoothed"]):
-        own = {"soft": sizes["soft"]}
-        return LossNests(own, per_sample=True)
+        return LossNests({"soft": sizes["soft"]}, per_sample=True)
     return LossNests(sizes, cut=may_cut(attributes, shape), name="cross_entropy_rows")
 
 
