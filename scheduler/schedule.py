@@ -336,7 +336,7 @@ def code_of_op_alone(graph: TrainingGraph, timing: SocTiming, options: ScheduleO
     lost = lost_code(graph, timing, options)
     if lost is None:
         return WARM
-    return COLD if lost.is_walked or lost.own() >= MOST else STEADY
+    return COLD if lost.is_walked or lost.own >= MOST else STEADY
 
 
 def multiplying(graph: TrainingGraph, variants: Mapping[str, str]) -> list[Op]:

@@ -289,7 +289,7 @@ class _Reader:
             labels=(),
             outputs=tuple(dict.fromkeys(results.values())),
             losses=(),
-            weights=draft.builder.of_weights(),
+            weights=draft.builder.of_kind("weight"),
             gradients={},
         )
         return ImportedTraining(
@@ -399,7 +399,7 @@ class _Reader:
             labels=(draft.names[self.data[-1]],),
             outputs=tuple(op["y"] for op in builder.ops if op.step == "LOSS"),
             losses=("loss",),
-            weights=builder.of_weights(),
+            weights=builder.of_kind("weight"),
             gradients=dict(gradients),
         )
         if not separate:

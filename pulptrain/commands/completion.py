@@ -13,10 +13,9 @@ def _shipped(kind: str) -> Iterable[str]:
 
 
 def _kernels() -> Iterable[str]:
-    from trainlib.kernels.catalogue import codegen_names
     from trainlib.kernels.library import LIBRARY
 
-    return sorted({name for codegen in codegen_names() for name in LIBRARY.kernel_names(codegen)})
+    return sorted({name for codegen in LIBRARY.codegen_names() for name in LIBRARY.kernel_names(codegen)})
 
 
 def _primitives() -> Iterable[str]:
@@ -26,9 +25,9 @@ def _primitives() -> Iterable[str]:
 
 
 def _codegens() -> Iterable[str]:
-    from trainlib.kernels.catalogue import codegen_names
+    from trainlib.kernels.library import LIBRARY
 
-    return codegen_names()
+    return LIBRARY.codegen_names()
 
 
 def _dtypes() -> Iterable[str]:

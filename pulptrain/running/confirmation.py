@@ -17,7 +17,7 @@ from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.numerics import FP32_TOLERANCE
 from trainlib.ir.steps import Array
 from trainlib.primitives.definition import is_forward
-from trainlib.references.op_truth import FEW_NUDGES, MANY_NUDGES, OpTruth, TruthSlice, op_truth, room
+from trainlib.references.op_truth import FEW_NUDGES, MANY_NUDGES, OpTruth, TruthSlice, room
 from trainlib.references.reference import complete, overwritten, views_of
 from trainlib.references.verdicts import FAILED, WITHOUT_TRUTH, Judgement, Verdict
 from trainlib.training.recompute import layer_of
@@ -97,7 +97,7 @@ class Confirmation:
         layer = layer_of(op)
         kept = {name: self._own[layer, name] for name in op.inputs if (layer, name) in self._own}
         if truth is None or kept or any(name not in self._names for name in op.inputs):
-            truth = op_truth(op, graph.tensors, {**chain, **kept})
+            truth = OpTruth(op, graph.tensors, {**chain, **kept})
         if truth.single:
             self._rough.add(layer)
         for name in truth.names:

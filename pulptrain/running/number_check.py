@@ -37,7 +37,7 @@ from scheduler.roundings import roundings_behind
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.numerics import rounded, widened
 from trainlib.ir.steps import Array
-from trainlib.references.op_truth import FEW_NUDGES, MANY_NUDGES, OpTruth, op_truth, room
+from trainlib.references.op_truth import FEW_NUDGES, MANY_NUDGES, OpTruth, room
 from trainlib.references.reference import complete, overwritten, views_of
 from trainlib.references.verdicts import (
     FAILED,
@@ -356,7 +356,7 @@ class Follower:
                 why = f"{op.name} reads '{unknown[0]}', which no op computed"
                 self._check.add(Verdict(name, WITHOUT_TRUTH, why=why))
             return
-        truth = op_truth(op, self._graph.tensors, values)
+        truth = OpTruth(op, self._graph.tensors, values)
         for name in left:
             if name not in truth.names:
                 self._check.add(Verdict(name, WITHOUT_TRUTH, why=f"{op.name} has no reference for it"))

@@ -29,7 +29,7 @@ from pulptrain.running.session import model_of
 from traces.stall_words import BUSY, MEANINGS
 from trainlib.about import about
 from trainlib.ir.graph import TrainingGraph
-from trainlib.kernels.catalogue import codegen_names, kind_of
+from trainlib.kernels.catalogue import kind_of
 from trainlib.kernels.evidence import nest_evidence
 from trainlib.kernels.library import LIBRARY
 from trainlib.primitives.definition import (
@@ -112,7 +112,9 @@ def names_of(kind: str) -> tuple[str, ...]:
     if kind in ("model", "soc"):
         return list_names({"model": "models", "soc": "soc"}[kind])
     if kind == "kernel":
-        return tuple(sorted({name for codegen in codegen_names() for name in LIBRARY.kernel_names(codegen)}))
+        return tuple(
+            sorted({name for codegen in LIBRARY.codegen_names() for name in LIBRARY.kernel_names(codegen)})
+        )
     if kind == "primitive":
         return tuple(name for name, primitive in PRIMITIVES.items() if not is_internal(primitive))
     return (*MEANINGS, "busy")
@@ -223,7 +225,7 @@ def _soc(name: str) -> Description:
 
 
 def _kernel(name: str, codegen: str | None) -> Description:
-    having = [each for each in codegen_names() if name in LIBRARY.kernel_names(each)]
+    having = [each for each in LIBRARY.codegen_names() if name in LIBRARY.kernel_names(each)]
     if codegen is not None and codegen not in having:
         raise InputError(
             f"codegen {codegen!r} has no kernel {name!r}",

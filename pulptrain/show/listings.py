@@ -16,7 +16,7 @@ from configs.suggest import check_known
 from configs.values import Struct
 from traces.text_table import table_lines
 from trainlib.about import about
-from trainlib.kernels.catalogue import codegen_names, kind_of
+from trainlib.kernels.catalogue import kind_of
 from trainlib.kernels.evidence import nest_evidence
 from trainlib.kernels.library import LIBRARY
 from trainlib.registry import PRIMITIVES, is_internal
@@ -155,7 +155,7 @@ def _models() -> Listing:
 
 def _kernels() -> Listing:
     rows = []
-    for codegen in codegen_names():
+    for codegen in LIBRARY.codegen_names():
         kernels = [(kind_of(codegen, name), name) for name in LIBRARY.kernel_names(codegen)]
         # What `--kernel` can choose comes first, the loops of layers last.
         rows += [

@@ -92,7 +92,6 @@ class Lost:
         self, timing: SocTiming, ops: Sequence[OpCode], beside_bytes: int = 0, *, cold: bool = False
     ) -> None:
         sizes = shipped_sizes()
-        self._cold, self._ops = cold, len(ops)
         kernels = {name: functions for op in ops for name, functions in op.kernels.items()}
         functions = {name: each for found in kernels.values() for name, each in found.items()}
         uses = Counter(
@@ -105,20 +104,14 @@ class Lost:
         walk costs more than it saves. Tiles are chosen after this decision, so it cannot depend on them."""
         if self.is_walked:
             size_bytes += sum(sizes["walk"].values()) - sum(op.size_bytes for op in ops)
-        self._survives = _survives(timing, size_bytes)
-        lost = {
-            name: each * (1 - float(self._survives ** (1 / uses[name]))) for name, each in functions.items()
-        }
+        survives = _survives(timing, size_bytes)
+        self.own = 1.0 if cold else 1 - survives
+        """The share of its own function."""
+        self.platform = 1 - float(survives ** (1 / max(1, len(ops))))
+        """The share of a function of the platform."""
+        lost = {name: each * (1 - float(survives ** (1 / uses[name]))) for name, each in functions.items()}
         self.kernels = {kernel: {name: lost[name] for name in found} for kernel, found in kernels.items()}
         """By kernel the bytes that are lost of each of its functions."""
-
-    def own(self) -> float:
-        """The share of its own function."""
-        return 1.0 if self._cold else 1 - self._survives
-
-    def platform(self) -> float:
-        """The share of a function of the platform."""
-        return 1 - float(self._survives ** (1 / max(1, self._ops)))
 
 
 _Walk = tuple[float, float, float]
@@ -201,7 +194,7 @@ class CodeCost:
         forms: dict[object, bool] = {}
         settled: dict[object, float] = {}
         there: set[str] = set()
-        lost_own, lost_platform = self._lost.own(), self._lost.platform()
+        lost_own, lost_platform = self._lost.own, self._lost.platform
         form = self._table if self._has_table(tiles, alike) else self._function
         for tile in tiles:
             is_new = tile.form not in forms or alike[tile.form] <= form.written_out

@@ -21,6 +21,7 @@ from scheduler.tiles.transfer_cost import DmaCost
 from scheduler.tiles.transfers import commands_for, repeated
 from trainlib.ir.graph import Tensor
 from trainlib.ir.steps import Operand, TileTask, find_part
+from trainlib.primitives.lowering.boxes import sizes_of
 
 MOST_PRICED = 32
 """Tiles of one tiling whose kernels are priced, if no more are given: others are like one of them."""
@@ -140,7 +141,7 @@ class TileCost:
         statements: list[tuple[str, int]] = []
         table_cycles, walk_cycles = 0.0, shipped_sizes()["walk_cycles"]
         for operand in operands:
-            shapes = {operand.shape: 1} if not operand.pieces else _shapes(operand)
+            shapes = Counter(sizes_of(box) for box in operand.boxes)
             boxes = [(self._box(operand.tensor, shape, to_l1), count) for shape, count in shapes.items()]
             boxed = any(box.boxed for box, _ in boxes)
             pushed_cycles += self.dma.master_cycles(boxed=boxed) - dma.wait_done_cycles
@@ -334,11 +335,6 @@ class TileLoop:
         return round(total)
 
 
-def _shapes(operand: Operand) -> Counter[tuple[int, ...]]:
-    """How many of its boxes have which shape."""
-    return Counter(tuple(stop - start for start, stop in region) for region in operand.boxes)
-
-
 def _late(
     tiling: Tiling, inputs: Sequence[Operand], tiler: Tiler, early: Early, usable_bytes: int
 ) -> list[Operand]:
@@ -398,7 +394,6 @@ class _Group:
 
     @cached_property
     def works(self) -> list[_Forked]:
-        """The kernels of one of them."""
         return self.cost.works(self.task, self.addresses)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
 from configs.errors import Contributor, DoesNotFitError, InputError
-from configs.suggest import suggestion
-from configs.values import Struct
+from configs.suggest import check_known, suggestion
+from configs.values import Struct, replace
 from scheduler.addresses.allocation import ALIGNMENT_BYTES, Allocation, Interval, align, peak_bytes
 from scheduler.addresses.lifetimes import Life, storage_lives
 from scheduler.addresses.placement import place
@@ -253,8 +253,7 @@ def _residence(
 
 def _op_number(graph: TrainingGraph, name: str) -> int:
     names = [op.name for op in graph.ops]
-    if name not in names:
-        raise InputError(f"{graph.name} has no op {name!r}", where="--resident", cure=suggestion(name, names))
+    check_known(name, names, f"{graph.name} has no op {name!r}", "--resident")
     return names.index(name)
 
 
@@ -263,12 +262,9 @@ def _placed(
 ) -> tuple[Allocation, ...]:
     """Places from the top of L1 downwards. Raises `DoesNotFitError`."""
     requests = [
-        Interval(
-            item.text, align(lives[item.storage].size_bytes), item.first_op, item.last_op,
-            lives[item.storage].kind, item.storage,
-        )
-        for item in residences
-    ]  # fmt: skip
+        Interval(item.text, align(life.size_bytes), *_span(item), life.kind, item.storage)
+        for item, life in ((item, lives[item.storage]) for item in residences)
+    ]
     strategies = [place(requests, "l1", strategy) for strategy in ("first-fit", "best-fit")]
     placed = min(strategies, key=lambda plan: peak_bytes(plan.values()))
     required_bytes = peak_bytes(placed.values())
@@ -276,9 +272,7 @@ def _placed(
         raise _too_large(graph, placed.values(), required_bytes, usable_bytes)
     top = usable_bytes - usable_bytes % ALIGNMENT_BYTES
     return tuple(
-        Interval(
-            f"resident:{item.name}", item.size_bytes, item.first_op, item.last_op, item.kind, item.tensor
-        ).at("l1", top - placed[item.name].end_address)
+        replace(item, name=f"resident:{item.name}").at("l1", top - placed[item.name].end_address)
         for item in requests
     )
 

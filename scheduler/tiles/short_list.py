@@ -148,7 +148,9 @@ class KernelCount:
         self._fork_cycles = unit.fork_master_cycles + unit.join_cycles
         self._counted: dict[tuple[int, ...], int] = {}
         self._whole = self._issued(self._reference)
-        self._scale = self._stalls(cost_model)
+        works = self._works(self._reference)
+        priced = sum(cost_model.price(work).cycles + fork_cycles for work, fork_cycles in works)
+        self._scale = priced / self._whole if priced else 1.0
 
     def cycles(self) -> Floats:
         """Per candidate."""
@@ -182,24 +184,19 @@ class KernelCount:
         key = tuple([sizes[name] for name in self._tiler.dims])
         issued = self._counted.get(key)
         if issued is None:
-            issued = max(1, sum(self._call(work, fork=fork) for work, fork in self._works(sizes)))
+            works = self._works(sizes)
+            issued = max(1, sum(max(work.issued, default=0) + fork_cycles for work, fork_cycles in works))
             self._counted[key] = issued
         return issued
 
-    def _call(self, work: TeamWork, *, fork: bool) -> int:
-        return max(work.issued, default=0) + (self._fork_cycles if fork else 0)
-
-    def _works(self, sizes: Mapping[str, int]) -> list[tuple[TeamWork, bool]]:
+    def _works(self, sizes: Mapping[str, int]) -> list[tuple[TeamWork, int]]:
+        """The kernels of a tile, and the cycles of their forks."""
         task = self._tiler.task(inner_tile(self._tiler, sizes))
         unplaced: dict[str, int] = defaultdict(int)  # every buffer, and every part of one, at address 0
-        return [(call.work(self._cores if call.fork else 1, unplaced), call.fork) for call in task.calls]
-
-    def _stalls(self, cost_model: CostModel) -> float:
-        works = self._works(self._reference)
-        priced = sum(
-            cost_model.price(work).cycles + (self._fork_cycles if fork else 0) for work, fork in works
-        )
-        return priced / self._whole if priced else 1.0
+        return [
+            (call.work(self._cores if call.fork else 1, unplaced), self._fork_cycles * call.fork)
+            for call in task.calls
+        ]
 
 
 def inner_tile(tiler: Tiler, sizes: Mapping[str, int]) -> dict[str, Extent]:

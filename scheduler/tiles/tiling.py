@@ -178,14 +178,10 @@ class Tiler:
         sizes = dict.fromkeys(self.dims, 1)
         if prod(self.dims.values()) <= MOST_SMALLEST:
             return self.build(sizes)
-        few = [
-            sorted(
-                start
-                for start in {0, 1, extent // 2, extent // 2 + 1, extent - 2, extent - 1}
-                if 0 <= start < extent
-            )
-            for extent in self.dims.values()
-        ]
+        few = []
+        for extent in self.dims.values():
+            starts = {0, 1, extent // 2, extent // 2 + 1, extent - 2, extent - 1}
+            few.append(sorted(starts.intersection(range(extent))))
         ranges = (
             {name: (start, start + 1) for name, start in zip(self.dims, starts, strict=True)}
             for starts in islice(product(*few), MOST_SMALLEST)
@@ -238,8 +234,7 @@ class Tiler:
                     if operand.tensor in self.resident:
                         resident.add((role, operand.name))
             for scratch in task.scratch:
-                itemsize_bytes = scratch.dtype.bytes
-                note(("scratch", scratch.name), None, prod(scratch.shape) * itemsize_bytes)
+                note(("scratch", scratch.name), None, prod(scratch.shape) * scratch.dtype.bytes)
         buffers = []
         for (role, name), size_bytes in slot_bytes.items():
             depth = self.depths.of(role, name)

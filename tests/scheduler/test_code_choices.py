@@ -68,11 +68,11 @@ def test_what_double_buffers_overlap_is_weighed_against_the_code_they_add(start:
 def test_the_more_ops_a_program_has_the_less_of_its_code_survives_an_iteration() -> None:
     lost = lost_code(GRAPH, TIMING, ScheduleOptions(code_start=STEADY))
     assert lost is not None
-    assert 0 < lost.platform() < lost.own() < 1
+    assert 0 < lost.platform < lost.own < 1
     caches = replace(TIMING.icache, shared_bytes=64 * TIMING.icache.shared_bytes)
     large = lost_code(GRAPH, replace(TIMING, icache=caches), ScheduleOptions(code_start=STEADY))
     assert large is not None
-    assert large.own() < 0.05
+    assert large.own < 0.05
     assert lost_code(GRAPH, TIMING, ScheduleOptions()) is None
 
 

@@ -23,14 +23,14 @@ from shared.tolerances import tolerance
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.numerics import dtype_named, rounded, widened
 from trainlib.ir.steps import KernelChoice, find_part
-from trainlib.kernels import catalogue
+from trainlib.kernels.library import LIBRARY
 from trainlib.primitives.definition import Example, OptimizerPrimitive
 from trainlib.references.reference import evaluate
 from trainlib.registry import PRIMITIVES, lowering_of, step_of
 from trainlib.training.single import single
 from truth.source import torch_available
 
-CODEGEN = catalogue.codegen_names()[0]
+CODEGEN = LIBRARY.codegen_names()[0]
 
 
 @dataclass(frozen=True)

@@ -210,18 +210,12 @@ class TrainingGraph(Struct, frozen=True):
     @property
     def formats(self) -> dict[str, DType]:
         """Op -> the narrowest format it computes in; fp32 if it has no floats."""
-        return {
-            op.name: min(
-                (
-                    form.sums_in
-                    for name in (*op.inputs, *op.outputs)
-                    if (form := self.tensors[name].dtype).is_float
-                ),
-                key=lambda form: form.bits,
-                default=FP32,
-            )
-            for op in self.ops
-        }
+        narrowest: dict[str, DType] = {}
+        for op in self.ops:
+            dtypes = [self.tensors[name].dtype for name in (*op.inputs, *op.outputs)]
+            sums = [dtype.sums_in for dtype in dtypes if dtype.is_float]
+            narrowest[op.name] = min(sums, key=lambda dtype: dtype.bits, default=FP32)
+        return narrowest
 
     @property
     def updates(self) -> dict[str, str]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from configs.dtypes import BY_WORD, DType, is_narrow
 from configs.errors import UnsupportedLayerError
-from configs.suggest import suggestion
+from configs.suggest import check_known
 from configs.values import Struct
 
 Array = NDArray[Any]
@@ -28,8 +28,7 @@ FP32_TOLERANCE = 1e-5
 
 def dtype_named(word: str, where: str | None = None) -> DType:
     """The dtype of tensors for the word of a model file. Raises UnsupportedLayerError for others."""
-    if word not in BY_WORD:
-        raise UnsupportedLayerError(f"unknown dtype '{word}'", where=where, cure=suggestion(word, BY_WORD))
+    check_known(word, BY_WORD, f"unknown dtype '{word}'", where, error=UnsupportedLayerError)
     return BY_WORD[word]
 
 

@@ -112,11 +112,8 @@ def find_part(name: str, shape_of: Callable[[str], tuple[int, ...]]) -> tuple[st
     if not bracket:
         return buffer, 0, shape
     first, colon, last = rest.removesuffix("]").partition(":")
-    inner = 1
-    for size in shape[1:]:
-        inner *= size
     taken = (int(last) - int(first), *shape[1:]) if colon else shape[1:]
-    return buffer, int(first) * inner, taken
+    return buffer, int(first) * prod(shape[1:]), taken
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,12 +62,11 @@ def _line(line: str, where: str) -> str:
 
 def _instruction(mnemonic: str, operands: str, note: str, where: str) -> str:
     registers = _REGISTER.findall(operands)
-    for pattern, letter, writes in ((_LOAD, "L", 1), (_STORE, "S", 0)):
-        if (match := pattern.match(mnemonic)) is not None:
-            increment = "+" if "!" in operands else ""
-            address = f":{note}" if note else ""
-            named = _named(registers[:writes], registers[writes:])
-            return f"{letter}{increment}{_WIDTHS[match[1]]}{address}{named}"
+    increment, address = "+" if "!" in operands else "", f":{note}" if note else ""
+    if (match := _LOAD.match(mnemonic)) is not None:
+        return f"L{increment}{_WIDTHS[match[1]]}{address}{_named(registers[:1], registers[1:])}"
+    if (match := _STORE.match(mnemonic)) is not None:
+        return f"S{increment}{_WIDTHS[match[1]]}{address}{_named([], registers)}"
     if _BRANCH.match(mnemonic):
         return f"B{_direction(note, where)}{_named([], registers)}"
     code = _CODE_OF.get(mnemonic)

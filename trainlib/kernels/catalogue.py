@@ -18,11 +18,6 @@ from trainlib.kernels.library import LIBRARY, Header, Kernel, KernelLibrary
 from trainlib.kernels.team import Array, team_work
 
 
-def codegen_names() -> tuple[str, ...]:
-    """Names of all codegen profiles."""
-    return LIBRARY.codegen_names()
-
-
 def kernel_names(codegen: str, dtype: str | None = "fp32") -> tuple[str, ...]:
     """Names of the matmul kernels of a codegen profile for a dtype, described ones included (None: files).
 

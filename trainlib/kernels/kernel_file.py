@@ -221,8 +221,5 @@ def _listing(text: str, name: str, path: str) -> Section:
     values.setdefault("code_bytes", 4 * sum(bool(line) and not line.startswith(".") for line in code))
     arrays = {"A": 2, "B": 2, "C": 2}
     values.setdefault("arrays", Section(arrays, dict.fromkeys(arrays, 1), path))
-    values |= {
-        "names": Section(names, name_lines, path),
-        "listing": "\n".join(kept),
-    }
+    values |= {"names": Section(names, name_lines, path), "listing": "\n".join(kept)}
     return Section(values, places | {"listing": 0}, path, frozenset({"listing"}))

@@ -135,14 +135,8 @@ class Kernel:
             return ConfigError(message, where=file, cure=ALLOWED)
         missing = str(error.args[0])
         section = self.header.section.values.get("names")
-        where = next(
-            (
-                section.where(name)
-                for name, expression in self.names
-                if missing in expression.names and isinstance(section, Section)
-            ),
-            file,
-        )
+        user = next((word for word, expression in self.names if missing in expression.names), None)
+        where = section.where(user) if user is not None and isinstance(section, Section) else file
         return ConfigError(
             f"unknown name '{missing}' in the kernel", where=where, cure=suggestion(missing, names)
         )
@@ -242,10 +236,6 @@ class KernelLibrary:
     def kernel_names(self, codegen: str) -> tuple[str, ...]:
         """Names of all kernels of a codegen, sorted. Raises InputError for an unknown codegen."""
         return tuple(sorted(self._find(codegen)))
-
-    def has(self, codegen: str, name: str) -> bool:
-        """Whether a codegen has a kernel of this name. Raises InputError for an unknown codegen."""
-        return name in self._find(codegen)
 
     def form(self, codegen: str, name: str, form: str) -> str:
         """`form` if the codegen has a nest of that form of the kernel, else `name`. Raises InputError."""
@@ -540,11 +530,9 @@ def _header(file: Traversable, codegen: str) -> Header:
                 cure="write FILE COLUMN=VALUE, e.g. mm.csv kernel=mm",
             )
     if ("nest" in values) == ("listing" in values):
-        problem = (
-            "the file has " + ("both 'nest' and" if "nest" in values else "neither 'nest' nor") + " 'listing'"
-        )
+        found = "both 'nest' and" if "nest" in values else "neither 'nest' nor"
         raise ConfigError(
-            problem,
+            f"the file has {found} 'listing'",
             where=section.file,
             cure="write one: loops and instructions, or the path of a disassembly (docs/kernels.md)",
         )

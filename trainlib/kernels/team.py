@@ -192,13 +192,11 @@ class _Team(TeamWork):
 
     @cached_property
     def origin(self) -> Origin | None:
-        """The call and where its arrays lie."""
         made = self._lowering
         return Origin(made.text, tuple(self._addresses.values()), (made.call,)) if made.shipped else None
 
     @cached_property
     def cores(self) -> tuple[CoreWork, ...]:
-        """The work of every core."""
         return tuple([self.core(member) for member in self.members])
 
     @cached_property
@@ -208,14 +206,12 @@ class _Team(TeamWork):
         return super().issued if counts is None else counts
 
     def core(self, member: int) -> CoreWork:
-        """The work of one core."""
         work = self._works.get(member)
         if work is None:
             work = self._works[member] = self._lowering.work(member, self._addresses)
         return work
 
     def form(self, member: int) -> CoreForm | None:
-        """The work of one core by its numbers."""
         return self._lowering.form(member, self._addresses)
 
 

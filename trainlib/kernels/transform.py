@@ -30,11 +30,8 @@ def _scheduled(nodes: tuple[NestNode, ...], innermost: bool) -> tuple[NestNode, 
             leaf = node.hardware and all(isinstance(item, Code) for item in node.body)
             node = replace(node, body=_scheduled(node.body, leaf))  # noqa: PLW2901
         elif isinstance(node, Choice):
-            node = replace(  # noqa: PLW2901
-                node,
-                then=_scheduled(node.then, innermost),
-                otherwise=_scheduled(node.otherwise, innermost),
-            )
+            then, otherwise = (_scheduled(part, innermost) for part in (node.then, node.otherwise))
+            node = replace(node, then=then, otherwise=otherwise)  # noqa: PLW2901
         result.append(node)
     if innermost:
         loaded = {item.dst for item in map(_instruction, result) if item and item.op == Op.LOAD}

@@ -483,3 +483,11 @@ ZEROS = Initial("constant", 0.0)
 
 ONES = Initial("constant", 1.0)
 """Starts as ones (scales of a norm)."""
+
+
+def weight_and_bias(
+    shape: Shape, channels: int, bias: bool, start: Initial | None = None
+) -> dict[str, Parameter]:
+    """Weights ``w``, which begin by `start` or else `he_uniform`, and if wanted a ``bias`` of zeros."""
+    parameters = {"w": Parameter(shape, start or he_uniform(shape))}
+    return parameters | ({"b": Parameter((channels,), ZEROS)} if bias else {})

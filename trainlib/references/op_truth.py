@@ -61,11 +61,14 @@ class TruthSlice(Struct, frozen=True):
 
 
 class OpTruth:
-    """What an op makes of `inputs` (by role, as they are stored), before it is rounded to be stored."""
+    """What an op makes of `values`, which hold at least its inputs, before it is rounded to be stored.
 
-    def __init__(self, op: Op, tensors: Mapping[str, Tensor], inputs: Mapping[str, Array]) -> None:
+    `values` are by tensor name, as they are stored. Raises what the op's reference raises.
+    """
+
+    def __init__(self, op: Op, tensors: Mapping[str, Tensor], values: Mapping[str, Array]) -> None:
         self.op = op
-        self.inputs = inputs
+        self.inputs = {role: values[name] for role, name in zip(op.reads, op.inputs, strict=True)}
         with np.errstate(all="ignore"):
             macs = lowering_of(op).macs(op, tensors)
         self.length = _length(op, tensors, macs)
@@ -73,6 +76,8 @@ class OpTruth:
         self.contracts = macs > 0
         """Whether it is a sum of products, whose elements have no rounding in common."""
         self._pieces = _pieces(op, tensors)
+        self._numbers = {op[role] for role in _numbers_of(op) or () if role in op}
+        """Tensors of one number, which every piece reads, or makes anew."""
         made = self._outputs(self._pieces[0])
         self.single = any(array.dtype == np.float32 for array in made.values())
         """Whether its reference computes in fp32 whatever it is given: the bit tricks of PULP-TrainLib."""
@@ -164,19 +169,13 @@ class OpTruth:
             return 1.0
         return prod((1 + np.abs(exact(array[where])) for array in flat), start=1.0)
 
-    @property
-    def _numbers(self) -> frozenset[str]:
-        """Outputs that are one number, which every piece makes anew."""
-        roles = _numbers_of(self.op) or ()
-        return frozenset(self.op[role] for role in roles if role in self.op.writes)
-
     def _inputs(self, piece: slice) -> dict[str, Array]:
         if len(self._pieces) == 1:
             return dict(self.inputs)
-        numbers = _numbers_of(self.op) or ()
+        inputs = self.inputs.items()
         return {
-            role: array if role in numbers else array.reshape(-1)[piece]
-            for role, array in self.inputs.items()
+            role: array if self.op[role] in self._numbers else array.reshape(-1)[piece]
+            for role, array in inputs
         }
 
     def _outputs(self, piece: slice) -> dict[str, Array]:
@@ -189,12 +188,9 @@ class OpTruth:
             name: np.zeros(array.shape, np.float64) for name, array in made.items() if array.dtype.kind == "f"
         }
         for seed in range(nudges):
+            inputs = enumerate(self._inputs(piece).items())
             moved = _reference(
-                self.op,
-                {
-                    role: nudged(array, nudges * number + seed)
-                    for number, (role, array) in enumerate(self._inputs(piece).items())
-                },
+                self.op, {role: nudged(array, nudges * place + seed) for place, (role, array) in inputs}
             )
             for name in list(moved):
                 array = moved.pop(name).reshape(-1)
@@ -207,12 +203,6 @@ class OpTruth:
             np.divide(array, nudges, out=array)
             np.sqrt(array, out=array)
         return squares
-
-
-def op_truth(op: Op, tensors: Mapping[str, Tensor], values: Mapping[str, Array]) -> OpTruth:
-    """The op on `values`, which hold at least its inputs by tensor name. Raises what its reference raises."""
-    inputs = {role: values[name] for role, name in zip(op.reads, op.inputs, strict=True)}
-    return OpTruth(op, tensors, inputs)
 
 
 def slices(size: int) -> Iterator[slice]:

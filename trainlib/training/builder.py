@@ -14,7 +14,7 @@ from configs.dtypes import INT8, DType
 from configs.errors import ConfigError, ShapeError, UnsupportedLayerError
 from configs.limits import MOST_ELEMENTS, require_host_memory
 from configs.model_file import LayerSpec
-from configs.suggest import suggestion
+from configs.suggest import check_known, suggestion
 from configs.values import replace
 from trainlib.ir.graph import LAYOUTS, Op, Tensor, TensorWindow
 from trainlib.ir.numerics import dtype_named
@@ -151,10 +151,7 @@ class GraphBuilder:
 
     def _layout_of(self, spec: LayerSpec, primitive: LayerPrimitive, where: str) -> str | None:
         asked = spec.layout or self.layout
-        if asked not in LAYOUTS:
-            raise UnsupportedLayerError(
-                f"unknown layout '{asked}'", where=where, cure=suggestion(asked, LAYOUTS)
-            )
+        check_known(asked, LAYOUTS, f"unknown layout '{asked}'", where, error=UnsupportedLayerError)
         if primitive.layouts is None or asked in primitive.layouts:
             return None if primitive.layouts is None else asked
         if spec.layout is not None:
@@ -170,12 +167,8 @@ class GraphBuilder:
         if spec.variant is None:
             return self.variant
         variants = (DEFAULT, *primitive.variant_names)
-        if spec.variant not in variants:
-            raise UnsupportedLayerError(
-                f"{spec.type} has no variant '{spec.variant}'",
-                where=where,
-                cure=suggestion(spec.variant, variants),
-            )
+        unknown = f"{spec.type} has no variant '{spec.variant}'"
+        check_known(spec.variant, variants, unknown, where, error=UnsupportedLayerError)
         return spec.variant
 
     def _common_layout(self, inputs: Sequence[str]) -> str | None:
@@ -373,40 +366,30 @@ class GraphBuilder:
                 if layer.roles[role] in self.backward:
                     layer.roles[f"d{role}"] = self.backward[layer.roles[role]]
             wanted = [role for role in layer.inputs if layer.roles[role] in self.differentiable]
+            wanted += layer.trained
             for role in wanted:
                 layer.roles[f"d{role}"] = _own_gradient(layer, role, expected)
-            for role in layer.trained:
-                layer.roles[f"d{role}"] = _own_gradient(layer, role, expected)
-            self._emit_backward(layer, {f"d{role}" for role in (*wanted, *layer.trained)})
-            for role in (*wanted, *layer.trained):
+            self._emit_backward(layer, {f"d{role}" for role in wanted})
+            for role in wanted:
                 tensor = layer.roles[role]
                 arrived[tensor].append(layer.roles[f"d{role}"])
                 complete = gradients if self.tensors[tensor].kind == "weight" else self.backward
                 self._collect(tensor, arrived[tensor], expected[tensor], complete)
-        return {name: gradients[name] for name in self.of_weights() if name in gradients}
+        return {name: gradients[name] for name in self.of_kind("weight") if name in gradients}
 
-    def of_weights(self) -> tuple[str, ...]:
-        """Names of all parameters in graph order."""
-        return tuple(
-            name
-            for name, tensor in self.tensors.items()
-            if tensor.kind == "weight" and tensor.alias_of is None
-        )
+    def of_kind(self, kind: str) -> tuple[str, ...]:
+        """Names of the tensors of a kind that have storage of their own, in graph order."""
+        tensors = self.tensors.items()
+        return tuple(name for name, tensor in tensors if tensor.kind == kind and tensor.alias_of is None)
 
     def contributions(self, outputs: Iterable[str]) -> dict[str, int]:
         """How many gradients each tensor and weight receives, from losses of `outputs` and from layers."""
-        expected = dict(Counter(outputs))
-        reached = set(expected)
+        expected = Counter(outputs)
         for layer in reversed(self.layers):
-            if any(layer.roles[role] in reached for role in layer.outputs):
-                for role in layer.inputs:
-                    name = layer.roles[role]
-                    if name in self.differentiable:
-                        expected[name] = expected.get(name, 0) + 1
-                        reached.add(name)
-                for role in layer.trained:
-                    expected[layer.roles[role]] = expected.get(layer.roles[role], 0) + 1
-                    reached.add(layer.roles[role])
+            if any(layer.roles[role] in expected for role in layer.outputs):
+                inputs = [layer.roles[role] for role in layer.inputs]
+                expected.update(name for name in inputs if name in self.differentiable)
+                expected.update(layer.roles[role] for role in layer.trained)
         return expected
 
     def _emit_backward(self, layer: BuiltLayer, needed: set[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from configs.dtypes import DType
 from configs.errors import ConfigError, ShapeError
 from configs.model_file import LayerSpec
-from configs.suggest import suggestion
+from configs.suggest import check_known
 from trainlib.ir.graph import Tensor
 from trainlib.ir.parameters import PARAMETER_NAMES
 from trainlib.primitives.definition import LayerPlan, LayerPrimitive
@@ -102,10 +102,7 @@ def shared_parameters(
         words = {name: word if "." in word else f"{word}.{name}" for name, word in spec.weights_of.items()}
     shared: dict[str, tuple[str, bool]] = {}
     for name, word in words.items():
-        if name not in roles:
-            raise ConfigError(
-                f"{spec.type} has no parameter '{name}'", where=where, cure=suggestion(name, roles)
-            )
+        check_known(name, roles, f"{spec.type} has no parameter '{name}'", where, error=ConfigError)
         role = roles[name]
         if name in spec.computed:
             shared[role] = computed(role, word)
@@ -134,19 +131,11 @@ def _owner(word: str, before: Sequence[BuiltLayer], kind: str, where: str) -> tu
     """The layer of ``layer.parameter``, and the role of the parameter, or of a buffer."""
     name, _, parameter = word.rpartition(".")
     layers = {layer.spec.name: layer for layer in before if getattr(layer.plan, kind)}
-    if name not in layers:
-        raise ConfigError(
-            f"'weights_of' names '{name}', which is not an earlier layer with parameters",
-            where=where,
-            cure=suggestion(name, layers),
-        )
+    unknown = f"'weights_of' names '{name}', which is not an earlier layer with parameters"
+    check_known(name, layers, unknown, where, error=ConfigError)
     roles = {PARAMETER_NAMES.get(role, role): role for role in getattr(layers[name].plan, kind)}
-    if parameter not in roles:
-        raise ConfigError(
-            f"'weights_of' names layer {name}, which has no parameter '{parameter}'",
-            where=where,
-            cure=suggestion(parameter, roles),
-        )
+    unknown = f"'weights_of' names layer {name}, which has no parameter '{parameter}'"
+    check_known(parameter, roles, unknown, where, error=ConfigError)
     return layers[name], roles[parameter]
 
 

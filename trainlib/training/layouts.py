@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from configs.errors import InputError
 from configs.model_file import ModelSpec
-from configs.suggest import suggestion
+from configs.suggest import check_known
 from configs.values import replace
 from trainlib.ir.graph import LAYOUTS
 from trainlib.registry import layer_primitive
@@ -38,7 +38,6 @@ def with_layouts(spec: ModelSpec, layouts: Mapping[str, str]) -> ModelSpec:
                 where=spec.name,
                 cure=f"remove the choice; only {', '.join(choices)} can have another layout",
             )
-        if layout not in LAYOUTS:
-            raise InputError(f"unknown layout {layout!r}", where=name, cure=suggestion(layout, LAYOUTS))
+        check_known(layout, LAYOUTS, f"unknown layout {layout!r}", name)
     layers = (replace(layer, layout=layouts.get(layer.name, layer.layout)) for layer in spec.layers)
     return replace(spec, layers=tuple(layers))

@@ -10,7 +10,7 @@ from typing import Any
 from configs.dtypes import FP32
 from configs.errors import ConfigError, ShapeError
 from configs.model_file import LossSpec, ModelSpec
-from configs.suggest import suggestion
+from configs.suggest import check_known
 from configs.values import Struct, replace
 from trainlib.ir.graph import Tensor
 from trainlib.primitives.definition import LabelPlan, LossPrimitive
@@ -142,8 +142,7 @@ def _in_fp32(builder: GraphBuilder, spec: ModelSpec, word: str, made: Made, wher
 def tensor_named(word: str, made: Made, where: str, what: str) -> str:
     """The tensor of ``layer``, or of ``layer.number`` of one with several; ShapeError where there is none."""
     name, _, number = word.partition(".")
-    if name not in made:
-        raise ShapeError(f"{what} '{word}' is not an earlier layer", where=where, cure=suggestion(name, made))
+    check_known(name, made, f"{what} '{word}' is not an earlier layer", where, error=ShapeError)
     tensors = made[name]
     if number and not (number.isascii() and number.isdigit() and int(number) < len(tensors)):
         message = f"'{word}' is not an output: layer {name} has {len(tensors)} outputs"

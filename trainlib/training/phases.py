@@ -23,7 +23,7 @@ from trainlib.registry import layer_primitive, loss_primitive, optimizer_primiti
 from trainlib.training.adapters import adapter_of, add_adapted
 from trainlib.training.backward_reads import read_fewest_bytes, requested_reads
 from trainlib.training.builder import GraphBuilder
-from trainlib.training.built_layer import BuiltLayer, gradient_name, where_of
+from trainlib.training.built_layer import gradient_name, where_of
 from trainlib.training.immediate_update import ADD, UPDATE, at_once
 from trainlib.training.loss_terms import (
     LOSS,
@@ -182,7 +182,7 @@ def _unclipped(spec: ModelSpec) -> TrainingGraph:
     optimizer = optimizer_primitive(spec.optimizer.name, spec.optimizer.where)
     of_optimizer = optimizer_options(spec.optimizer, optimizer)
     names = [layer.name for layer in spec.layers]
-    options = options_by_weight(spec.optimizer, optimizer, of_optimizer, builder.of_weights(), names)
+    options = options_by_weight(spec.optimizer, optimizer, of_optimizer, builder.of_kind("weight"), names)
     builder.update(optimizer, options, gradients, parts)
     graph = replace(_graph(spec.name, builder, terms.outputs, gradients, terms), parts=parts)
     wanted = requested_reads((layer.spec for layer in builder.layers), spec.variant)
@@ -191,7 +191,9 @@ def _unclipped(spec: ModelSpec) -> TrainingGraph:
     if gradient_options(spec.optimizer).immediate:
         graph = at_once(graph, UPDATE)
     again = {layer.name for layer in spec.layers if layer.recompute}
-    return recompute(graph, [layer.spec.name for layer in builder.layers if _written_as(layer) in again])
+    # A layer that the builder inserted for another (cast, adapter) has its name, a dot and more.
+    built = [layer.spec.name for layer in builder.layers]
+    return recompute(graph, [name for name in built if name.partition(".")[0] in again])
 
 
 def _graph(
@@ -206,32 +208,15 @@ def _graph(
         name=name,
         tensors=builder.tensors,
         ops=tuple(builder.ops),
-        inputs=tuple(
-            name
-            for name, tensor in builder.tensors.items()
-            if tensor.kind == "input" and tensor.alias_of is None and name not in builder.backward.values()
-        ),
+        inputs=tuple(name for name in builder.of_kind("input") if name not in builder.backward.values()),
         labels=tuple(terms.labels),
         outputs=tuple(outputs),
         losses=tuple(terms.losses),
-        weights=builder.of_weights(),
+        weights=builder.of_kind("weight"),
         gradients=gradients,
         backward=builder.backward,
         draws=builder.draws,
     )
-
-
-def _written_as(layer: BuiltLayer) -> str:
-    """Name in the model file of a layer, or of the one that the builder inserted it for (cast, adapter)."""
-    return layer.spec.name.partition(".")[0]
-
-
-def _forward_graph(spec: ModelSpec) -> tuple[GraphBuilder, Made]:
-    builder = GraphBuilder(spec.dtype, spec.layout, spec.variant, spec.frozen_weights)
-    for item in spec.inputs:
-        kind = INT32 if item.classes else FP32
-        builder.add(Tensor(item.name, (spec.batch, *item.shape), "input", kind))
-    return builder, _forward(spec, builder)
 
 
 def build_forward_graph(spec: ModelSpec) -> TrainingGraph:
@@ -240,8 +225,12 @@ def build_forward_graph(spec: ModelSpec) -> TrainingGraph:
     return _graph(spec.name, builder, made[spec.layers[-1].name], {})
 
 
-def _forward(spec: ModelSpec, builder: GraphBuilder) -> Made:
+def _forward_graph(spec: ModelSpec) -> tuple[GraphBuilder, Made]:
     """All layers, and what inputs and layers give. Each must have a user: a layer, or a loss."""
+    builder = GraphBuilder(spec.dtype, spec.layout, spec.variant, spec.frozen_weights)
+    for item in spec.inputs:
+        kind = INT32 if item.classes else FP32
+        builder.add(Tensor(item.name, (spec.batch, *item.shape), "input", kind))
     outputs: dict[str, tuple[str, ...]] = {item.name: (item.name,) for item in spec.inputs}
     last = spec.layers[-1].name
     words = [word for loss in spec.losses for word in (loss.of or last, loss.target) if word is not None]
@@ -282,7 +271,7 @@ def _forward(spec: ModelSpec, builder: GraphBuilder) -> Made:
                 where=spec.where,
                 cure=f"name '{item.name}' in 'inputs' of a layer, or remove it",
             )
-    return outputs
+    return builder, outputs
 
 
 def build_layer_graph(

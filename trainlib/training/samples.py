@@ -11,7 +11,7 @@ import numpy as np
 
 from configs.datasets import DIGITS_PIXEL_MAX, load_digits_arrays
 from configs.errors import InputError
-from configs.suggest import suggestion
+from configs.suggest import check_known
 from configs.values import Struct
 from trainlib.ir.steps import Array
 
@@ -148,14 +148,13 @@ def own_samples(
         )
     test = ("x_test", "y_test")
     for name in arrays:
-        if name not in (*train, *test):
-            raise InputError(f"unknown array {name!r}", where=where, cure=suggestion(name, (*train, *test)))
+        check_known(name, (*train, *test), f"unknown array {name!r}", where)
     if (test[0] in arrays) != (test[1] in arrays):
         raise InputError("x_test or y_test is missing", where=where, cure="store both arrays, or neither")
     inputs, labels = arrays[train[0]], arrays[train[1]]
-    empty = test[0] not in arrays
-    test_inputs = inputs[:0] if empty else arrays[test[0]]
-    test_labels = labels[:0] if empty else arrays[test[1]]
+    # One number has no axis to take none of: of that the shape is wrong.
+    no_inputs, no_labels = np.atleast_1d(inputs)[:0], np.atleast_1d(labels)[:0]
+    test_inputs, test_labels = arrays.get(test[0], no_inputs), arrays.get(test[1], no_labels)
     for one, other, names in ((inputs, labels, train), (test_inputs, test_labels, test)):
         if one.ndim < 1 or other.ndim < 1 or len(one) != len(other):
             raise InputError(
@@ -174,8 +173,7 @@ def _named_samples(
     expected = (*fed, *targets)
     names = (*expected, *(f"{name}{TEST}" for name in expected))
     for name in arrays:
-        if name not in names:
-            raise InputError(f"unknown array {name!r}", where=where, cure=suggestion(name, names))
+        check_known(name, names, f"unknown array {name!r}", where)
     for end in ("", TEST):
         lengths = {
             f"{name}{end}": arrays[f"{name}{end}"].shape[:1] for name in expected if f"{name}{end}" in arrays

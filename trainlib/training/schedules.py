@@ -15,7 +15,7 @@ from pydantic import Field, field_validator
 
 from configs.errors import ConfigError
 from configs.schema import Schema, validate, validate_values
-from configs.suggest import suggestion
+from configs.suggest import check_known
 from configs.yaml_file import Node
 from trainlib.ir.varying import Varying
 
@@ -350,10 +350,7 @@ def schedule_of(given: Mapping[str, Any] | Node, where: str) -> Schedule:
     if not isinstance(plain, Mapping) or not isinstance(plain.get("name"), str):
         raise ConfigError(f"{what} has no 'name'", where=place, cure="write e.g. {name: cosine, steps: 100}")
     name = plain["name"]
-    if name not in SCHEDULES:
-        raise ConfigError(
-            f"unknown learning-rate schedule '{name}'", where=place, cure=suggestion(name, SCHEDULES)
-        )
+    check_known(name, SCHEDULES, f"unknown learning-rate schedule '{name}'", place, error=ConfigError)
     if name == "warmup" and plain.get("then"):
         schedule_of(given.mapping(what)["then"] if isinstance(given, Node) else plain["then"], where)
     what = f"schedule '{name}'"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from configs.errors import InputError
 from configs.model_file import LayerSpec, ModelSpec
-from configs.suggest import suggestion
+from configs.suggest import check_known
 from configs.values import replace
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.primitives.definition import is_forward
@@ -29,8 +29,7 @@ def parse_steps(text: str) -> tuple[str, ...]:
     """
     words = [word.strip().lower() for word in text.split(",")]
     for word in words:
-        if word not in STEPS:
-            raise InputError(f"unknown step {word!r}", where="--steps", cure=suggestion(word, STEPS))
+        check_known(word, STEPS, f"unknown step {word!r}", "--steps")
     if "fw" not in words:
         raise InputError(
             "the list of steps must begin with fw, the forward step",
@@ -62,30 +61,25 @@ def as_in_inference(spec: ModelSpec) -> ModelSpec:
     """The network as it computes once trained: no dropout, norms with their running statistics."""
     gone: dict[str, str] = {}
     layers: list[LayerSpec] = []
+    before = last_kept = spec.input_name
     for layer in spec.layers:
-        inputs = layer.inputs
-        if inputs is not None:
-            inputs = tuple(gone.get(name, name) for name in inputs)
+        wanted = layer.inputs if layer.inputs is not None else (before,)
+        inputs = tuple(gone.get(name, name) for name in wanted)
+        before = layer.name
         if layer.type == "dropout":
-            before = layers[-1].name if layers else spec.input_name
-            gone[layer.name] = inputs[0] if inputs is not None else before
+            gone[layer.name] = inputs[0]
             continue
-        if inputs is None and layers and gone.get(_before(spec, layer), layers[-1].name) != layers[-1].name:
-            inputs = (gone[_before(spec, layer)],)
+        follows = layer.inputs is None and inputs == (last_kept,)
+        last_kept = layer.name
         options = dict(layer.attributes)
         if layer.type in STATISTICS and (layer.type == "batch_norm" or options.get("running")):
             options["fixed_statistics"] = True
-        layers.append(replace(layer, inputs=inputs, attributes=options, recompute=False))
+        layers.append(replace(layer, inputs=None if follows else inputs, attributes=options, recompute=False))
     losses = [
         replace(loss, of=gone.get(loss.of or "", loss.of), target=gone.get(loss.target or "", loss.target))
         for loss in spec.losses
     ]
     return replace(spec, layers=tuple(layers), loss=losses[0], more_losses=tuple(losses[1:]))
-
-
-def _before(spec: ModelSpec, layer: LayerSpec) -> str:
-    number = spec.layers.index(layer)
-    return spec.layers[number - 1].name if number else spec.input_name
 
 
 def only_steps(graph: TrainingGraph, steps: Sequence[str]) -> TrainingGraph:

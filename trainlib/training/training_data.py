@@ -188,18 +188,15 @@ def _check_labels(spec: ModelSpec, labels: LabelPlan, targets: Array, name: str,
                 cure=f"use {needed} outputs in the last layer, or use other samples",
             )
     elif labels.hard or tuple(targets.shape[1:]) != shape:
+        class_numbers = f"numbers of classes{f' of shape {list(shape)}' if shape else ''}"
         raise ShapeError(
             f"the labels of {name} have the shape {list(targets.shape[1:])} and dtype {targets.dtype}, but "
-            f"the loss needs {_class_text(shape) if labels.hard else list(shape)}",
+            f"the loss needs {class_numbers if labels.hard else list(shape)}",
             where=spec.where,
             cure="use integers for classes, or targets of that shape",
         )
     else:
         _check_finite(spec, targets, f"the labels of {name}")
-
-
-def _class_text(places: tuple[int, ...]) -> str:
-    return f"numbers of classes{f' of shape {list(places)}' if places else ''}"
 
 
 def _checked_pair(spec: ModelSpec, plans: Mapping[str, LabelPlan], pair: tuple[Any, Any]) -> dict[str, Array]:

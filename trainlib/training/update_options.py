@@ -9,7 +9,7 @@ from typing import Any
 
 from configs.errors import ConfigError
 from configs.model_file import OptimizerSpec
-from configs.suggest import suggestion
+from configs.suggest import check_known, suggestion
 from configs.values import replace
 from configs.yaml_file import Node
 from trainlib.primitives.definition import OptimizerPrimitive
@@ -108,8 +108,7 @@ def _members(
     """The weights of a group: of its layers, and those whose names are or match its parameters."""
     members: dict[str, None] = {}
     for layer in _texts(group, "layers", where):
-        if layer not in layers:
-            raise ConfigError(f"unknown layer '{layer}'", where=where, cure=suggestion(layer, layers))
+        check_known(layer, layers, f"unknown layer '{layer}'", where, error=ConfigError)
         of_layer = [name for name in weights if name.startswith(f"{layer}.")]
         if not of_layer:
             raise ConfigError(

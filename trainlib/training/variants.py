@@ -14,11 +14,11 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 
 from configs.errors import InputError
-from configs.suggest import suggestion
+from configs.suggest import check_known
 from configs.values import replace
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.primitives.definition import AS_PUBLISHED, DEFAULT, VARIANT, LayerPrimitive, Primitive
@@ -106,26 +106,18 @@ def with_variants(graph: TrainingGraph, variants: Mapping[str, str]) -> Training
     choosing = [op for op in graph.ops if variants_of(op)]
     choices = dict.fromkeys([*(op.name for op in choosing), *(op.step for op in choosing)])
     for name, variant in variants.items():
-        if name not in names and name not in choices:
-            raise InputError(
-                f"{name!r} is not an op or step whose implementation can be chosen",
-                where=graph.name,
-                cure=suggestion(name, choices),
-            )
         if name not in names:
-            _check_step(name, variant, [op for op in choosing if op.step == name])
+            unknown = f"{name!r} is not an op or step whose implementation can be chosen"
+            check_known(name, choices, unknown, graph.name)
+            offered = dict.fromkeys(each for op in choosing if op.step == name for each in variants_of(op))
+            if variant not in offered:
+                raise InputError(
+                    f"no op of the step has the variant {variant!r}",
+                    where=name,
+                    cure=f"use one of {', '.join(offered)}",
+                )
     ops = ((op, variant_in(op, variants)) for op in graph.ops)
     return replace(graph, ops=tuple(op if name is None else with_variant(op, name) for op, name in ops))
-
-
-def _check_step(step: str, variant: str, ops: Iterable[Op]) -> None:
-    offered = dict.fromkeys(name for op in ops for name in variants_of(op))
-    if variant not in offered:
-        raise InputError(
-            f"no op of the step has the variant {variant!r}",
-            where=step,
-            cure=f"use one of {', '.join(offered)}",
-        )
 
 
 def variants_text(primitive: Primitive) -> str:

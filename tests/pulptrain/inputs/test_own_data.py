@@ -97,6 +97,7 @@ def test_targets_may_be_numbers_of_the_shape_the_loss_wants(folder: Path) -> Non
         (lambda a: a.update(z=a["x"]), "unknown array 'z'"),
         (lambda a: a.update(x=a["x"][:, :3]), r"the network needs 4"),
         (lambda a: a.update(y=a["y"][:5]), "as many labels as samples"),
+        (lambda a: (a.clear(), a.update(x=np.array(1.0), y=np.array(1))), "as many labels as samples"),
         (lambda a: a.update(y=a["y"] + 2), "the labels of data go from"),
         (lambda a: a.update(y=a["y"] - 1), "the labels of data go from"),
         (lambda a: a.update(x=a["x"] * np.nan), "infinities or NaN"),

@@ -28,7 +28,7 @@ from shared.tampering import tampered
 from shared.tiers import sweep_nine_of_ten
 from traces.report import not_finite_line
 from trainlib.primitives.definition import DrawnInput
-from trainlib.references.op_truth import nudged, op_truth, room
+from trainlib.references.op_truth import OpTruth, nudged, room
 from trainlib.references.verdicts import (
     FAILED,
     NOT_DECIDABLE,
@@ -197,7 +197,7 @@ def test_the_gain_of_a_sum_is_the_root_of_the_sum_of_squares_of_its_terms() -> N
     graph = build_training_graph(two_layers())
     op = next(op for op in graph.ops if op.name == "fc1.FW")
     values = {"input": np.array([[3.0, 4.0]]), "fc1.weight": np.array([[1.0, 0.5], [1.0, -0.75]])}
-    gain = op_truth(op, graph.tensors, values).gains(400)["fc1.out"]
+    gain = OpTruth(op, graph.tensors, values).gains(400)["fc1.out"]
     assert gain[0, 0] == pytest.approx(np.sqrt(2) * np.sqrt(13), rel=0.1), (
         "both factors of a product are nudged"
     )
@@ -554,7 +554,7 @@ def test_an_exponential_below_the_normal_numbers_times_a_hundred_is_no_defect() 
     op = graph.ops[0]
     x = np.array([[-98, -90]], np.float32)
     ours = x * np.exp(x)  # rounds the exponential first; 1 + exp(x) is 1
-    truth = op_truth(op, graph.tensors, {op["x"]: x})
+    truth = OpTruth(op, graph.tensors, {op["x"]: x})
     (part,) = truth.parts(2)
     far = room(truth, part, FP32, 1, kernel=False)
     assert np.abs(ours.ravel() - part.value).max() > 10 * FP32.finest_step
@@ -586,7 +586,7 @@ def test_what_is_equal_in_two_tensors_does_not_move_alike() -> None:
     graph = build_training_graph(two_layers())
     op = next(op for op in graph.ops if op.step == "LOSS")
     values = {graph.output: np.array([[0.75]]), "label": np.array([[0.75]])}
-    truth = op_truth(op, graph.tensors, values)
+    truth = OpTruth(op, graph.tensors, values)
     gradient = op["dy"]
     assert truth.output(gradient) == 0
     assert truth.gains(16)[gradient] > 0.5

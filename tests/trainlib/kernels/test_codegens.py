@@ -15,7 +15,7 @@ from shared.primitive_harness import all_cases, check_work
 from shared.printed import printed
 from shared.vector_calls import vector_work
 from trainlib.kernels import nest, transform
-from trainlib.kernels.catalogue import codegen_names, kind_of
+from trainlib.kernels.catalogue import kind_of
 from trainlib.kernels.evidence import nest_evidence
 from trainlib.kernels.library import LIBRARY
 
@@ -23,13 +23,13 @@ COMPILED = "clang-xpulp"
 CASES = [case for case in all_cases() if (case.number, case.batch, case.dtype) == (0, 1, "fp32")]
 
 
-@pytest.mark.parametrize("codegen", codegen_names())
+@pytest.mark.parametrize("codegen", LIBRARY.codegen_names())
 def test_every_primitive_has_a_cost_with_every_codegen(codegen: str) -> None:
     for case in CASES:
         check_work(case, codegen)
 
 
-@pytest.mark.parametrize("codegen", codegen_names())
+@pytest.mark.parametrize("codegen", LIBRARY.codegen_names())
 def test_every_codegen_has_every_loop_and_fp32_kernel_and_all_of_them_can_be_read(codegen: str) -> None:
     """What may be missing are 16-bit kernels: a core without packed arithmetic runs the fp32 code instead."""
     missing = set(LIBRARY.kernel_names(COMPILED)) - set(LIBRARY.kernel_names(codegen))
@@ -44,7 +44,7 @@ def test_a_kernel_of_the_base_was_not_measured_where_the_profile_says_so() -> No
         codegen: {
             name for name in LIBRARY.kernel_names(codegen) if nest_evidence(codegen, name).label != MEASURED
         }
-        for codegen in codegen_names()
+        for codegen in LIBRARY.codegen_names()
     }
     # Its own files were measured, the others stand in.
     for own in ("relu_fw", "sgd", "im2row_fw"):
@@ -110,7 +110,7 @@ def test_the_listing_has_the_evidence_and_the_kind_of_a_kernel(capsys: pytest.Ca
     assert rows[COMPILED, "mm"]["evidence"] == "measured"
     assert rows["clang-rv32", "gelu_fw"]["evidence"] == "estimated"
     assert rows["clang-rv32", "gelu_fw"]["kind"] == kind_of("clang-rv32", "gelu_fw") == "loop"
-    assert {codegen for codegen, _ in rows} == set(codegen_names())
+    assert {codegen for codegen, _ in rows} == set(LIBRARY.codegen_names())
 
 
 def test_a_run_names_the_unmeasured_kernels_it_used(capsys: pytest.CaptureFixture[str]) -> None:

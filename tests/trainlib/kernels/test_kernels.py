@@ -18,13 +18,12 @@ from shared.closed_forms import works_of
 from shared.vector_calls import vector_work
 from trainlib.kernels.assembly import listing_to_nest
 from trainlib.kernels.catalogue import (
-    codegen_names,
     kernel_names,
     matmul_work,
 )
 from trainlib.kernels.expand import Array, Expander
 from trainlib.kernels.expressions import parse_expression
-from trainlib.kernels.library import KernelLibrary
+from trainlib.kernels.library import LIBRARY, KernelLibrary
 from trainlib.kernels.nest import parse_nest
 from trainlib.primitives.contractions.conv_nests import Reach, Site, im2row
 
@@ -422,7 +421,7 @@ def test_unknown_names_are_answered_with_a_suggestion() -> None:
         matmul_work("mm", "clang-xpulp", 0, 4, 4, False, 1, 0, 0, 0)
     with pytest.raises(InputError, match="needs 3 addresses"):
         vector_work("clang-xpulp", "relu_bw", 4, 1, (0, 4))
-    assert {"asm-xpulp", "clang-xpulp", "clang-xpulp-sched"} <= set(codegen_names())
+    assert {"asm-xpulp", "clang-xpulp", "clang-xpulp-sched"} <= set(LIBRARY.codegen_names())
     assert len(kernel_names("clang-xpulp")) == 24
 
 

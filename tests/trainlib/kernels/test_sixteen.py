@@ -21,7 +21,7 @@ from shared.kept_plans import run_model
 from shared.primitive_harness import CODEGEN, Case, build, cases_of
 from shared.tiers import sweep_nine_of_ten
 from trainlib.ir.steps import KernelChoice, find_part
-from trainlib.kernels.catalogue import codegen_names, default_matmul, kernel_names, matmul_work
+from trainlib.kernels.catalogue import default_matmul, kernel_names, matmul_work
 from trainlib.kernels.evidence import nest_evidence
 from trainlib.kernels.library import LIBRARY, sibling
 from trainlib.kernels.team import Array, team_work
@@ -105,7 +105,7 @@ def test_a_fallback_of_a_16_bit_kernel_is_for_16_bit_data_too() -> None:
     )
 
 
-@pytest.mark.parametrize("codegen", codegen_names())
+@pytest.mark.parametrize("codegen", LIBRARY.codegen_names())
 def test_the_default_is_packed_where_the_codegen_has_a_packed_kernel(codegen: str) -> None:
     for name in ("mm", "mm_M", "mm_unroll_4x1"):
         found = default_matmul(codegen, name, 2)

@@ -7,6 +7,7 @@ import pytest
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec, load_model
 from trainlib.ir.steps import KernelChoice, find_part, part
 from trainlib.kernels import catalogue
+from trainlib.kernels.library import LIBRARY
 from trainlib.primitives.contractions.conv_nests import Site
 from trainlib.registry import lowering_of
 from trainlib.training.phases import build_training_graph
@@ -33,7 +34,7 @@ def calls(name, codegen):
 
 @pytest.mark.parametrize("name", ["digits-cnn", "tutorial-cnn"])
 @pytest.mark.parametrize(
-    "codegen", [name for name in catalogue.codegen_names() if catalogue.kernel_names(name)]
+    "codegen", [name for name in LIBRARY.codegen_names() if catalogue.kernel_names(name)]
 )
 @pytest.mark.parametrize("cores", [1, 8])
 def test_loop_nests_of_all_calls(name, codegen, cores):

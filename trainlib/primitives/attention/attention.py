@@ -63,7 +63,6 @@ class _OfHeads(ProductLowering, AttentionLowering):
     """A product per head; ``rows`` are those of the heads in a sequence."""
 
     def __init__(self, axes: Mapping[str, Axes]) -> None:
-        """Of what is read and of the result."""
         self._axes = axes
 
     def axes(self, role: str) -> Axes:
@@ -75,7 +74,6 @@ class _OfHeads(ProductLowering, AttentionLowering):
         return {**super().dimensions(op, tensors), "of head": _head(op)}
 
     def maps(self, op: Op, tensors: Tensors) -> Mapping[str, Index]:
-        """Rows of heads."""
         terms = Term("heads", _head(op)), Term("of head")
         return {"rows": Index("rows", op.attributes["features"], terms)}
 

@@ -61,7 +61,6 @@ class _WeightGradient(AxesLowering):
     roles: Mapping[str, Axes] = {"dy": (BATCH, ONE, "features"), "dw": kept}
 
     def kernels(self, form: Form) -> Sequence[Fork]:
-        """The first tokens are summed."""
         return (column_sum("dy", "dw", (BATCH,), self.kept),)
 
 

@@ -124,7 +124,6 @@ class _Forward(_OfTokens):
     kept, summed, table, vectors = (BATCH, "tokens", "features"), ("vocabulary",), "w", "y"
 
     def kernels(self, form: Form) -> Sequence[Placed]:
-        """One fork."""
         return (self.loop(form, "embedding_fw"),)
 
     def formula(self, area: Area, build: TileBuilder) -> Function:

@@ -111,22 +111,14 @@ def softmax_gradient_passes(form: Form, y: str, dy: str, dx: str) -> list[Fork]:
     ]
 
 
-def _forward(form: Form) -> list[Fork]:
-    return softmax_passes(form, "x", "y", form.op.attributes["exponential"])
-
-
-def _backward(form: Form) -> list[Fork]:
-    return softmax_gradient_passes(form, "y", "dy", "dx")
-
+_FORWARD = Rows(lambda form: softmax_passes(form, "x", "y", form.op.attributes["exponential"]))
+_BACKWARD = Rows(lambda form: softmax_gradient_passes(form, "y", "dy", "dx"), (SUMS,))
 
 PRIMITIVE = LayerPrimitive(
     name="softmax",
     schema=_Schema,
     plan=_plan,
-    steps=(
-        Rows(_forward).step("FW", "x -> y"),
-        Rows(_backward, (SUMS,)).step("IG", "y dy -> dx"),
-    ),
+    steps=(_FORWARD.step("FW", "x -> y"), _BACKWARD.step("IG", "y dy -> dx")),
     published=AsPublished(options={"exponential": "schraudolph"}),
     examples=(
         Example(inputs=((7,),)),

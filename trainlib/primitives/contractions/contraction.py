@@ -87,11 +87,6 @@ class Description:
     of: Callable[[Op], tuple[Contraction, Mapping[str, int], Mapping[str, int]]]
     orders: Callable[[Op], Mapping[str, tuple[int, ...]]] = lambda op: {}
 
-    def space(self, op: Op, result: str) -> Space:
-        """The nest of the step of `op` that writes `result`."""
-        contraction, sizes, symbols = self.of(op)
-        return contraction.space(result, sizes, symbols)
-
 
 @dataclass(frozen=True)
 class ContractionStep(AxesLowering):
@@ -115,7 +110,8 @@ class ContractionStep(AxesLowering):
 
     def space(self, op: Op) -> Space:
         """The nest of the step."""
-        return self.description.space(op, self.result)
+        contraction, sizes, symbols = self.description.of(op)
+        return contraction.space(self.result, sizes, symbols)
 
     def dimensions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """All loops."""

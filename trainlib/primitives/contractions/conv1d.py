@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from pydantic import Field
-
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from configs.values import replace
 from trainlib.ir.graph import Op, Tensor
 from trainlib.primitives.contractions import conv2d_reference as reference
-from trainlib.primitives.contractions.conv_options import convolution_parameters, convolution_plan
+from trainlib.primitives.contractions.conv_options import convolution_plan
 from trainlib.primitives.contractions.convolution import convolution_step
 from trainlib.primitives.definition import (
     Example,
@@ -28,6 +26,7 @@ from trainlib.primitives.definition import (
     Reference,
     Step,
     Values,
+    weight_and_bias,
 )
 from trainlib.primitives.lowering.boxes import sequence_of
 
@@ -39,7 +38,7 @@ class _Schema(LayerSchema):
     """Length of the window; the input is [channels, length]."""
     stride: Positive = 1
     """Step of the window."""
-    padding: NotNegative | list[NotNegative] = Field(default=0)
+    padding: NotNegative | list[NotNegative] = 0
     """Zeros on both sides, or [before, after]."""
     dilation: Positive = 1
     """Distance of neighbouring weights."""
@@ -64,7 +63,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     co, groups = attributes["out_channels"], attributes["groups"]
     more = {"rank": 1, "im2col": attributes["im2col"]}
     plan = convolution_plan("conv1d", {**attributes, **rows}, image, co, groups, where, **more)
-    parameters = convolution_parameters((co, ci // groups, attributes["kernel"]), co, attributes["bias"])
+    parameters = weight_and_bias((co, ci // groups, attributes["kernel"]), co, attributes["bias"])
     return replace(plan, output=(batch, co, plan.attributes["wo"]), parameters=parameters)
 
 

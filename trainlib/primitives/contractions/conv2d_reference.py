@@ -80,12 +80,6 @@ def scatter(geometry: ConvGeometry, gradient: Array, weights: Array) -> Array:
     return _back(inner.reshape(len(gradient), geometry.ci, geometry.hi, geometry.wi), geometry)
 
 
-def channel_sums(geometry: ConvGeometry, images: Array) -> Array:
-    """Sum of each channel over batch and positions."""
-    sums: Array = np.sum(_images(images, geometry), axis=(0, 2, 3))
-    return sums
-
-
 _Map = Callable[[ConvGeometry, Array, Array], Array]
 
 
@@ -104,7 +98,8 @@ def references(
     def weight_gradient(op: Op, values: Values) -> Values:
         geometry, x, dy = ConvGeometry.of(op.attributes), values["x"], values["dy"]
         images = (dy, x) if transposed else (x, dy)
-        return {"dw": correlate_with_gradient(geometry, *images), "db": channel_sums(geometry, dy)}
+        sums = np.sum(_images(dy, geometry), axis=(0, 2, 3))
+        return {"dw": correlate_with_gradient(geometry, *images), "db": sums}
 
     def input_gradient(op: Op, values: Values) -> Values:
         return {"dx": back(ConvGeometry.of(op.attributes), values["dy"], values["w"])}

@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 
 from arch.spec.isa import TeamWork
-from configs.dtypes import DType
 from configs.values import Struct
 from trainlib.ir.numerics import details_of_sums, matmul
-from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand, TileTask, part
+from trainlib.ir.steps import Array, Extent, KernelCall, Operand, TileTask, part
 from trainlib.primitives.contractions import conv_nests
 from trainlib.primitives.contractions.contraction import BIAS_GRADIENT, LoopTile
 from trainlib.primitives.contractions.conv_calls import (
@@ -116,8 +115,12 @@ def _image_calls(tile: LoopTile, image: str, loops: str) -> list[KernelCall]:
         products = []
         for number, met in enumerate(within):
             rows = patches(read[slice(*met)], view.reach.rows, view.reach.columns)
-            products.append(_product(filters_of(weights, number), rows, choice, dtype))
-        return (_finished(geometry, products, view, arrays[2] if bias else None),)
+            filters = filters_of(weights, number)
+            products.append(matmul(filters, rows.T, dtype=dtype, accumulation=choice.accumulation))
+        planes = np.concatenate(products)
+        if bias:
+            planes = planes + arrays[2][:, None]
+        return (geometry.image_back(planes.reshape(len(planes), len(view.reach.rows), -1)),)
 
     loop = Direct(
         geometry, view.reach, tile.count(tile.channel), tile.count(over), sources[1] - sources[0], bias
@@ -169,8 +172,8 @@ def _weight_calls(tile: LoopTile, view: TileImage, loops: str) -> list[KernelCal
         products = []
         for segment, met in zip(parts, within, strict=True):
             rows = patches(read[slice(*met)], reach.rows, reach.columns)
-            left = reached[segment.start - first : segment.stop - first]
-            product = _product(left.reshape(len(left), -1), rows.T, choice, dtype)
+            left = reached[segment.start - first : segment.stop - first].reshape(segment.count, -1)
+            product = matmul(left, rows, dtype=dtype, accumulation=choice.accumulation)
             products.append(product.reshape(-1, others, geometry.hk, geometry.wk))
         return (geometry.filters_back(np.concatenate(products)),)
 
@@ -227,18 +230,3 @@ def _owned(tile: LoopTile, axis: str, loop: str) -> Extent:
 
 def _counted_from(start: int, extent: Extent) -> Extent:
     return (extent[0] - start, extent[1] - start) if extent[0] < extent[1] else (0, 0)
-
-
-def _product(left: Array, rows: Array, choice: KernelChoice, dtype: DType) -> Array:
-    """left [n, k] times rows [m, k] transposed, summed as the loop does."""
-    return matmul(left, rows.T, dtype=dtype, accumulation=choice.accumulation)
-
-
-def _finished(
-    geometry: ConvGeometry, products: Sequence[Array], view: TileImage, bias: Array | None
-) -> Array:
-    """Channels [c, positions] of the groups as one image in the layout, with the bias."""
-    planes = np.concatenate(products)
-    if bias is not None:
-        planes = planes + bias[:, None]
-    return geometry.image_back(planes.reshape(len(planes), len(view.reach.rows), -1))

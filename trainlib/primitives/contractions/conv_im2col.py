@@ -101,17 +101,8 @@ def _weights(tile: LoopTile) -> TileTask:
                 before.append(transpose_call(tile.choice, source, turned, tile.dtype))
                 left = turned.name
             first, further = (
-                gradient_product(
-                    tile,
-                    parts,
-                    left,
-                    names,
-                    Piece(target, written.shape),
-                    positions,
-                    width,
-                    trans_b=as_columns,
-                )
-                for target in ("dw", PARTIAL)
+                gradient_product(tile, parts, left, names, target, positions, width, trans_b=as_columns)
+                for target in (Piece("dw", written.shape), Piece(PARTIAL, written.shape))
             )
             terms.append((before, first, further))
         return accumulated(tile, terms) + ([bias_sum_call(tile)] if tile.bias_gradient else [])

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Tensor
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, Pads
-from trainlib.primitives.definition import ZEROS, LayerPlan, Parameter, Positive, Shape, he_uniform
+from trainlib.primitives.definition import LayerPlan, Positive, Shape, weight_and_bias
 from trainlib.primitives.lowering.boxes import image_of
 
 
@@ -99,13 +99,8 @@ def window_attributes(attributes: Mapping[str, Any], where: str) -> dict[str, An
                 where=where,
                 cure=f"use padding of at most {reach[side // 2] - 1}",
             )
-    return {
-        "hk": hk,
-        "wk": wk,
-        "strides": two_of(attributes, "stride", where),
-        "dilations": dilations,
-        "pads": pads,
-    }
+    strides = two_of(attributes, "stride", where)
+    return {"hk": hk, "wk": wk, "strides": strides, "dilations": dilations, "pads": pads}
 
 
 def output_size(window: Mapping[str, Any], hi: int, wi: int, where: str) -> tuple[int, int]:
@@ -148,16 +143,6 @@ def convolution_plan(
     carried = {**extents, **window, "batch": batch, "groups": groups, "layout": tensor.layout, **more}
     return LayerPlan(
         image_shape(tensor.layout, batch, co, ho, wo),
-        convolution_parameters(
-            ConvGeometry.of(carried).filters_shape(co, ci // groups), co, attributes["bias"]
-        ),
+        weight_and_bias(ConvGeometry.of(carried).filters_shape(co, ci // groups), co, attributes["bias"]),
         attributes=carried,
     )
-
-
-def convolution_parameters(shape: Sequence[int], channels: int, bias: bool) -> dict[str, Parameter]:
-    """Weights of this shape and, if wanted, a bias per channel."""
-    parameters = {"w": Parameter(tuple(shape), he_uniform(tuple(shape)))}
-    if bias:
-        parameters["b"] = Parameter((channels,), ZEROS)
-    return parameters

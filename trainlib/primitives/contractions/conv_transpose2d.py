@@ -21,14 +21,13 @@ from trainlib.primitives.contractions.conv_geometry import ConvGeometry
 from trainlib.primitives.contractions.conv_options import (
     ChannelSchema,
     check_groups,
-    convolution_parameters,
     image_extents,
     image_shape,
     pair_of,
     window_attributes,
 )
 from trainlib.primitives.contractions.convolution import transposed_step
-from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Step
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Step, weight_and_bias
 
 
 class _Schema(ChannelSchema):
@@ -73,7 +72,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     weights = ConvGeometry.of(carried).filters_shape(ci, co // groups)
     return LayerPlan(
         image_shape(layout, batch, co, ho, wo),
-        convolution_parameters(weights, co, attributes["bias"]),
+        weight_and_bias(weights, co, attributes["bias"]),
         attributes={**carried, "output_padding": extra},
     )
 

@@ -23,15 +23,13 @@ from trainlib.ir.access import Contraction
 from trainlib.ir.graph import Op, Tensor
 from trainlib.primitives.contractions.contraction import BIAS, BIAS_GRADIENT, ContractionStep, Description
 from trainlib.primitives.definition import (
-    ZEROS,
     Example,
     LayerPlan,
     LayerPrimitive,
-    Parameter,
     Positive,
     Step,
     Values,
-    he_uniform,
+    weight_and_bias,
 )
 from trainlib.primitives.lowering.axes import Form, Groups
 from trainlib.primitives.lowering.forks import column_sum
@@ -58,11 +56,10 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
         )
     batch, *tokens, ci = shape
     co = attributes["out_features"]
-    parameters = {"w": Parameter((co, ci), he_uniform((co, ci)))}
-    if attributes["bias"]:
-        parameters["b"] = Parameter((co,), ZEROS)
     numbers = {"batch": batch, "tokens": tokens[0] if tokens else None, "ci": ci, "co": co}
-    return LayerPlan((batch, *tokens, co), parameters, attributes=numbers)
+    return LayerPlan(
+        (batch, *tokens, co), weight_and_bias((co, ci), co, attributes["bias"]), attributes=numbers
+    )
 
 
 LINEAR = Contraction(y="n co", x="n ci", w="co ci")

@@ -26,7 +26,7 @@ import numpy as np
 from configs.model_file import LayerSchema
 from configs.values import Struct
 from trainlib.ir.access import Contraction
-from trainlib.ir.graph import Initial, Op, Tensor
+from trainlib.ir.graph import Op, Tensor
 from trainlib.primitives.contractions import conv2d_reference as reference
 from trainlib.primitives.contractions.contraction import (
     BIAS,
@@ -38,15 +38,15 @@ from trainlib.primitives.contractions.contraction import (
 from trainlib.primitives.contractions.conv_calls import PARTIAL, bias_add_call, bias_sum_call
 from trainlib.primitives.contractions.conv_options import image_extents, image_shape
 from trainlib.primitives.definition import (
-    ZEROS,
     Example,
     LayerPlan,
     LayerPrimitive,
-    Parameter,
     Positive,
     Step,
     Values,
     Variant,
+    he_uniform,
+    weight_and_bias,
 )
 from trainlib.primitives.lowering.axes import NOWHERE, Area, At, Axes, Form, Groups
 from trainlib.primitives.lowering.calls import BATCH
@@ -65,17 +65,14 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     batch, ci, height, width = image_extents("pointwise", inputs[0], where)
     co, layout = attributes["out_channels"], inputs[0].layout
     sources_first = layout == "HWC" and not inputs[0].dtype.is_narrow
-    start = Initial("uniform", float((6 / ci) ** 0.5))
-    parameters = {"w": Parameter((ci, co) if sources_first else (co, ci), start)}
-    if attributes["bias"]:
-        parameters["b"] = Parameter((co,), ZEROS)
+    stored = (ci, co) if sources_first else (co, ci)
     carried = {
         **{"ci": ci, "hi": height, "wi": width, "co": co, "ho": height, "wo": width, "hk": 1, "wk": 1},
         **{"strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0), "groups": 1, "layout": layout},
     }
     return LayerPlan(
         image_shape(layout, batch, co, height, width),
-        parameters,
+        weight_and_bias(stored, co, attributes["bias"], he_uniform((co, ci))),
         attributes={**carried, "batch": batch, "sources_first": sources_first},
     )
 

@@ -86,11 +86,11 @@ PAIRS = (Example(inputs=((7,), (7,))), Example(inputs=((2, 3, 5), (2, 3, 5))))
 """Cases of functions of two tensors."""
 
 
-def _relation(form: str) -> Elementwise:
+_RELATIONS = {"ge": np.greater_equal, "gt": np.greater, "le": np.less_equal, "lt": np.less, "eq": np.equal}
+
+
+def _relation(holds: np.ufunc) -> Elementwise:
     """1 where it holds, else 0; nothing flows back, whatever the value."""
-    holds = {"ge": np.greater_equal, "gt": np.greater, "le": np.less_equal, "lt": np.less, "eq": np.equal}[
-        form
-    ]
     return Elementwise(
         y=lambda x, value: np.where(holds(x, value), 1, 0),
         dx=lambda dy: 0 * dy,
@@ -176,11 +176,11 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
     ),
     elementwise(
         "compare",
-        {form: _relation(form) for form in ("ge", "gt", "le", "lt", "eq")},
+        {form: _relation(holds) for form, holds in _RELATIONS.items()},
         options=_Relation,
         examples=tuple(
             Example({"form": form, "value": 0.25}, (DrawnInput((3, 4), away_from=(0.25,)),))
-            for form in ("ge", "gt", "le", "lt", "eq")
+            for form in _RELATIONS
         ),
     ),
     elementwise(

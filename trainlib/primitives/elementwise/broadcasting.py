@@ -119,7 +119,6 @@ class _Repeating(LeadingBoxes):
         return _repeated_axes(tensors[op[role]].shape, op.attributes["shape"])
 
     def kernels(self, form: Form) -> Sequence[_Sum | Copy]:
-        """One fork."""
         return (self.call,)
 
 

@@ -48,12 +48,6 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return LayerPlan(shape, {"w": Parameter((slopes,), START)}, attributes={"per_channel": per_channel})
 
 
-def slope_axes(op: Op, tensors: Tensors, role: str) -> Axes:
-    """Of w (and dw) a dimension of channels, or one element."""
-    axes = LEADING[: len(tensors[op["x"]].shape)]
-    return (axes[1] if op.attributes["per_channel"] else ONE,) if role.endswith("w") else axes
-
-
 def _terms(x: Array, dy: Array) -> Any:
     """The sum of what every element gives to dw."""
     return np.where(x > 0, 0, x.astype(np.float64) * dy).sum(axis=(0, 2))
@@ -72,8 +66,9 @@ class _Slopes(ForkLowering, LeadingBoxes):
         self.nest, self.arrays, self.formula, self.reads = nest, arrays, formula, parameters(formula)
 
     def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
-        """w has a slope per channel, or one."""
-        return slope_axes(op, tensors, role)
+        """w (and dw) has a slope per channel, or one."""
+        axes = LEADING[: len(tensors[op["x"]].shape)]
+        return (axes[1] if op.attributes["per_channel"] else ONE,) if role.endswith("w") else axes
 
     def loaded(self, area: Area) -> Sequence[str]:
         """The slopes last."""
@@ -87,7 +82,6 @@ class _Slopes(ForkLowering, LeadingBoxes):
         return {"samples": (samples,), "channels": (image[0],), "elements": tuple(image[1:])}
 
     def kernels(self, form: Form) -> Sequence[Fork]:
-        """One fork."""
         rows, elements = ("samples", "channels"), ("elements",)
         moves = f"{' '.join(self.reads)} -> {form.op.writes[0]}"
         return (

@@ -114,16 +114,11 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
     elementwise(  # dx from the stored output, whatever the form
         "tanh",
         {
-            "exact": Elementwise(
-                y=fn.tanh_by_exponential,
-                dx=lambda y, dy: dy * (1 - y * y),
-                nests=("tanh_fw", "tanh_bw"),
-            ),
-            "pulp_fastexp": Elementwise(
-                y=fn.fastexp_tanh,
-                dx=lambda y, dy: dy * (1 - y * y),
-                nests=("tanh_fastexp_fw", "tanh_bw"),
-            ),
+            form: Elementwise(y=y, dx=lambda y, dy: dy * (1 - y * y), nests=(nest, "tanh_bw"))
+            for form, y, nest in (
+                ("exact", fn.tanh_by_exponential, "tanh_fw"),
+                ("pulp_fastexp", fn.fastexp_tanh, "tanh_fastexp_fw"),
+            )
         },
         options=_TanhForm,
         examples=(
@@ -204,11 +199,7 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         "add",
         y=lambda x, x1: x + x1,
         nests=(VECTOR_ADD,),
-        published=Elementwise(
-            y=lambda x, x1: x + x1,
-            dx=lambda dy: dy,
-            nests=(BROADCAST_ADD, "copy"),
-        ),
+        published=Elementwise(y=lambda x, x1: x + x1, dx=lambda dy: dy, nests=(BROADCAST_ADD, "copy")),
         examples=(
             Example(inputs=((7,), (7,))),
             Example(inputs=((2, 3, 5), (2, 3, 5))),

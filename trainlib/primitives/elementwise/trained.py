@@ -90,7 +90,6 @@ class _Forward(_Trained):
     """FW: any box of y; w is read once for all samples of a tile, and added to x if there is one."""
 
     def kernels(self, form: Form) -> Sequence[Fork]:
-        """A fork for each sample."""
         sizes = {"elements": form.axes("w")}
         if "x" not in form.op:
             return (copying("w", "y", sizes, each=EVERY),)
@@ -102,7 +101,6 @@ class _Projection(_Trained):
     """FW: any box of y, the same one of the weight."""
 
     def kernels(self, form: Form) -> Sequence[Fork]:
-        """A fork for each of the two."""
         sizes = {"elements": form.axes("w_updated")}
         return tuple(copying("x", role, sizes) for role in ("y", "w_updated"))
 
@@ -117,7 +115,6 @@ class _Gradient(_Trained):
         return dict(zip(LEADING[1:], tensors[op["dw"]].shape[:CUT_DIMENSIONS], strict=False))
 
     def kernels(self, form: Form) -> Sequence[Fork]:
-        """One fork."""
         return (column_sum("dy", "dw", (BATCH,), form.axes("dw")),)
 
 
@@ -133,10 +130,7 @@ PARAMETER = LayerPrimitive(
     name="parameter",
     schema=_ParameterSchema,
     plan=_parameter_plan,
-    steps=(
-        Step.of("FW", "w -> y", _repeated, _Forward()),
-        _GRADIENT,
-    ),
+    steps=(Step.of("FW", "w -> y", _repeated, _Forward()), _GRADIENT),
     examples=(
         Example({"shape": [5, 4]}, (COUNTED,), batches=(1, 3)),
         Example({"shape": [7]}, (COUNTED,), batches=(1, 2)),

@@ -66,20 +66,16 @@ def _plan(attributes: Mapping[str, Any], output: Tensor, where: str) -> LabelPla
     return replace(plan, shape=output.shape, dtype=FP32, hard=False)
 
 
-def _check_shares(label: Array, where: str) -> None:
-    if (label < 0).any():
-        raise InputError(
-            f"a soft label holds the negative class probability {float(label.min()):.3g}",
-            where=where,
-            cure="use class probabilities of 0 or more",
-        )
-
-
 def _targets(y: Array, label: Array, where: str, options: Mapping[str, Any]) -> Array:
     """t, a row for each sample and place."""
     classes, smoothing = y.shape[1], options["label_smoothing"]
     if label.ndim == y.ndim:
-        _check_shares(label, where)
+        if (label < 0).any():
+            raise InputError(
+                f"a soft label holds the negative class probability {float(label.min()):.3g}",
+                where=where,
+                cure="use class probabilities of 0 or more",
+            )
         target, counts = rows(label), np.full(len(y) * prod(y.shape[2:]), True)
     else:
         flat = label.reshape(-1)
@@ -124,8 +120,7 @@ def _nests(attributes: Mapping[str, Any], shape: Shape) -> LossNests:
         "soft": int(attributes["labels"] == "soft"),
     }
     if len(shape) == 2 and not (sizes["weighted"] or sizes["ignoring"] or sizes["smoothed"]):
-        own = {"soft": sizes["soft"]}
-        return LossNests(own, per_sample=True)
+        return LossNests({"soft": sizes["soft"]}, per_sample=True)
     return LossNests(sizes, cut=may_cut(attributes, shape), name="cross_entropy_rows")
 
 

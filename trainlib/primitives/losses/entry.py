@@ -111,10 +111,9 @@ def _divisor(op: Op, given: Values, counted: Callable[[Op, Values], Any]) -> flo
     reduction = op.attributes["reduction"]
     if reduction == "sum":
         return 1.0
-    return float(len(given["y"])) if reduction == "batchmean" else _checked_count(op, counted(op, given))
-
-
-def _checked_count(op: Op, number: float) -> float:
+    if reduction == "batchmean":
+        return float(len(given["y"]))
+    number = counted(op, given)
     if number == 0:
         raise InputError(
             "the mean loss divides by 0: every label of the mini-batch is ignore_index or has class weight 0",

@@ -139,15 +139,10 @@ class _PoissonSchema(LossSchema):
 def poisson_terms(y: Array, label: Array, log_input: bool, full: bool, eps: float) -> Any:
     """rate - t · log(rate), with t·log(t) - t + log(2·pi·t) / 2 if `full`."""
     terms = np.exp(y) - label * y if log_input else y - label * np.log(y + eps)
+    if not full:
+        return terms
     many = np.where(label > 1, label, 1)
-    return (
-        terms + (label > 1) * (many * np.log(many) - many + 0.5 * np.log(2 * np.pi * many)) if full else terms
-    )
-
-
-def poisson_slopes(y: Array, label: Array, log_input: bool, eps: float) -> Any:
-    """Its derivative."""
-    return np.exp(y) - label if log_input else 1 - label / (y + eps)
+    return terms + (label > 1) * (many * np.log(many) - many + 0.5 * np.log(2 * np.pi * many))
 
 
 def _own_sizes(*names: str, cut: str = "") -> Any:
@@ -226,7 +221,7 @@ LIKELIHOODS = (
     loss(
         "poisson_nll",
         terms=poisson_terms,
-        slopes=poisson_slopes,
+        slopes=lambda y, label, log_input, eps: np.exp(y) - label if log_input else 1 - label / (y + eps),
         nests=_own_sizes("log_input", "full", cut="elements"),
         options=_PoissonSchema,
         values=COUNTS,

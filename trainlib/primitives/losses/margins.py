@@ -37,16 +37,6 @@ def _samples(y: Array) -> int:
     return len(y)
 
 
-def hinge_slopes(y: Array, label: Array, margin: float) -> Any:
-    """1 where the label is 1; -1 within the margin where it is -1."""
-    return np.where(label > 0, 1.0, np.where(y <= margin, -1.0, 0.0))
-
-
-def soft_margin_terms(y: Array, label: Array) -> Any:
-    """log(1 + e^(-t·y)), which overflows nowhere."""
-    return np.logaddexp(0, -label * y)
-
-
 def _excesses(y: Array, label: Array, where: str, margin: float) -> tuple[Array, Array]:
     """How far each score lies within the margin, 0 for that of the label; the labels as a column."""
     counted(label, y.shape[1], where)
@@ -123,7 +113,7 @@ MARGINS = (
     loss(
         "hinge_embedding",
         terms=lambda y, label, margin: np.where(label > 0, y, np.maximum(0, margin - y)),
-        slopes=hinge_slopes,
+        slopes=lambda y, label, margin: np.where(label > 0, 1.0, np.where(y <= margin, -1.0, 0.0)),
         options=_HingeSchema,
         values=SIGNS,
         examples=(
@@ -131,9 +121,9 @@ MARGINS = (
             Example({"margin": 0.5, "reduction": "sum"}, (DrawnInput((2, 3), away_from=(0.5,)),)),
         ),
     ),
-    loss(
+    loss(  # log(1 + e^(-t·y)), which overflows nowhere
         "soft_margin",
-        terms=soft_margin_terms,
+        terms=lambda y, label: np.logaddexp(0, -label * y),
         slopes=lambda y, label: -label * (0.5 - 0.5 * np.tanh(label * y / 2)),
         values=SIGNS,
         examples=(Example(inputs=((7,),)), Example(inputs=(DrawnInput((2, 3), low=-20, high=20),))),

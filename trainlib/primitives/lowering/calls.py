@@ -93,17 +93,12 @@ def vector_add_call(
     repeated: bool = False,
 ) -> KernelCall:
     """total += term, forked; a term shorter than the total is `repeated` (a bias added to each row)."""
-    arrays = {"X": total, "G": term, "Y": total}
-    return kernel_call(
-        choice,
-        VECTOR_ADD,
-        {"elements": elements, "repeated": int(repeated)},
-        arrays,
-        (total, term),
-        (total,),
-        lambda values: (np.add(values[0], values[1]),),
-        dtype,
-    )
+    sizes, arrays = {"elements": elements, "repeated": int(repeated)}, {"X": total, "G": term, "Y": total}
+
+    def function(values: Sequence[Array]) -> tuple[Array, ...]:
+        return (np.add(values[0], values[1]),)
+
+    return kernel_call(choice, VECTOR_ADD, sizes, arrays, (total, term), (total,), function, dtype)
 
 
 def transpose_call(choice: KernelChoice, source: Piece, target: Piece, dtype: DType = FP32) -> KernelCall:
@@ -112,13 +107,10 @@ def transpose_call(choice: KernelChoice, source: Piece, target: Piece, dtype: DT
     The target may be a buffer of another shape with as many elements.
     """
     rows, columns = source.shape
-    return kernel_call(
-        choice,
-        "transpose_matrix",
-        {"N": rows, "M": columns},
-        {"X": replace(source, strides=(columns, 1)), "Y": replace(target, strides=(rows, 1))},
-        (source,),
-        (target,),
-        lambda arrays: (np.ascontiguousarray(arrays[0].T),),
-        dtype,
-    )
+    sizes = {"N": rows, "M": columns}
+    placed = {"X": replace(source, strides=(columns, 1)), "Y": replace(target, strides=(rows, 1))}
+
+    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+        return (np.ascontiguousarray(arrays[0].T),)
+
+    return kernel_call(choice, "transpose_matrix", sizes, placed, (source,), (target,), function, dtype)

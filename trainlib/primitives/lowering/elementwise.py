@@ -78,18 +78,8 @@ def vector_call(
         name: buffer if dtype == usual else Piece(buffer, dtype=dtype)
         for name, (buffer, dtype) in zip(names, vectors, strict=True)
     }
-    return kernel_call(
-        choice,
-        nest,
-        {"elements": elements, **({"repeated": 0} if nest == VECTOR_ADD else {}), **sizes},
-        arrays,
-        reads,
-        writes,
-        function,
-        usual,
-        fork=fork,
-        details=details,
-    )
+    full = {"elements": elements, **({"repeated": 0} if nest == VECTOR_ADD else {}), **sizes}
+    return kernel_call(choice, nest, full, arrays, reads, writes, function, usual, fork=fork, details=details)
 
 
 @dataclass(frozen=True)
@@ -266,9 +256,8 @@ class LossLowering(AxesLowering):
             kinds = [dtypes[role] for role in (*op.reads, target)]
             vectors = list(zip((*inputs, result), kinds, strict=True))
             reads = (*inputs, *before)
-            form = borrowed(op, nest, {"dy": "dx"}.get(target, target))
             details = {"formula": self.each[target], "target": target, "first": int(not before), **constants}
-            details["form"] = form
+            details["form"] = borrowed(op, nest, {"dy": "dx"}.get(target, target))
             return vector_call(
                 build.choice,
                 nest,

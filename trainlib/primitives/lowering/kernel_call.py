@@ -55,11 +55,6 @@ class Piece(Struct, frozen=True):
         inner = self.shape[1:]
         return replace(self, shape=inner, first=(self.first or 0) + index * prod(inner))
 
-    def rows(self, first: int, last: int) -> Piece:
-        """Elements [first, last) of its leading dimension."""
-        inner = self.shape[1:]
-        return replace(self, shape=(last - first, *inner), first=(self.first or 0) + first * prod(inner))
-
     def address(self, addresses: Mapping[str, int], dtype: DType) -> int:
         """Byte address of its first element, for elements of `dtype` if the piece has no dtype of its own."""
         return addresses[self.name] + (self.first or 0) * (self.dtype or dtype).bytes
@@ -91,15 +86,15 @@ def kernel_call(
     master core is alone.
     """
 
-    dtypes = [(piece.dtype if isinstance(piece, Piece) else None) or dtype for piece in arrays.values()]
+    pieces = {name: Piece(item) if isinstance(item, str) else item for name, item in arrays.items()}
+    dtypes = [piece.dtype or dtype for piece in pieces.values()]
+    # Of the narrowest number format; indices and counts do not matter.
+    element_bytes = min((item.bytes for item in dtypes if item.is_float), default=FP32_BYTES)
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
         indices = LIBRARY.header(choice.codegen, nest).arrays
         placed = {
-            name: (Piece(piece) if isinstance(piece, str) else piece).placed(
-                addresses, indices.get(name, 1), dtype
-            )
-            for name, piece in arrays.items()
+            name: piece.placed(addresses, indices.get(name, 1), dtype) for name, piece in pieces.items()
         }
         return team_work(
             choice.codegen,
@@ -107,7 +102,7 @@ def kernel_call(
             sizes,
             placed,
             cores if fork else 1,
-            element_bytes=_data_bytes(dtypes),
+            element_bytes=element_bytes,
             form=form_of(nest, details),
         )
 
@@ -122,11 +117,6 @@ def form_of(nest: str, details: Mapping[str, Any]) -> str:
     if isinstance(loop, RowLoop):
         return f"{details.get('source', nest)}{loop.mark}"
     return str(details.get("form", ""))
-
-
-def _data_bytes(dtypes: Sequence[DType]) -> int:
-    """Bytes of the narrowest number format among dtypes; indices and counts do not matter."""
-    return min((dtype.bytes for dtype in dtypes if dtype.is_float), default=FP32_BYTES)
 
 
 def piece_call(

@@ -129,7 +129,8 @@ class NormGeometry:
         """What may be cut of x where no sum forbids it, with sizes; the outermost first."""
         samples = batch_extent(self.batch)
         if self.family == "row":
-            return {**samples, **self._rows(), "e0": self.parameter_shape[0]}
+            rows = {"d0": self.leading[0]} if self.leading else {}
+            return {**samples, **rows, "e0": self.parameter_shape[0]}
         channels = {"c": self.shape[0]} if self.family == "batch" else {"g": self.groups}
         return {**samples, **channels, **dict(zip(_SPACE, self.shape[1:], strict=False))}
 
@@ -137,9 +138,6 @@ class NormGeometry:
         """What may be cut of a result with these dimensions, or of the sums it is."""
         names = {"g" if name == "channels" else name for name in axes}
         return {name: size for name, size in self.dimensions.items() if (name in names) != summed}
-
-    def _rows(self) -> Mapping[str, int]:
-        return {"d0": self.leading[0]} if self.leading else {}
 
     def axes(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
         """Dimensions of x (or y, dx, dy), of the statistics and of the parameters."""
@@ -240,9 +238,7 @@ STATISTICS = ("mean", "inv_std", "var", "mean_g", "mean_gx")
 PARAMETERS = ("w", "b", "dw", "db")
 
 
-@lru_cache(KEPT_GEOMETRIES)
-def _geometry(*values: Any) -> NormGeometry:
-    return NormGeometry(*values)
+_geometry = lru_cache(KEPT_GEOMETRIES)(NormGeometry)
 
 
 def geometry_of(op: Op) -> NormGeometry:

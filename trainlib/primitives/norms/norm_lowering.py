@@ -322,15 +322,12 @@ class _Half(NormLowering):
         self.reads, self.writes = (side.split() for side in moves.split("->"))
 
     def read(self, op: Op, *, later: bool = False) -> Sequence[str]:
-        """What there is."""
         return [role for role in self.reads if role in op]
 
     def written(self, op: Op) -> Sequence[str]:
-        """Nothing else."""
         return self.writes
 
     def nest(self, op: Op) -> Nest:
-        """Its own."""
         return self.loop, self.streams, {}, self.flags(op)
 
 

@@ -45,7 +45,6 @@ class _Pass(NormLowering):
         return tuple(role for role in op.reads if role not in READ_IN_PREDICTION)
 
     def loaded(self, area: Area) -> Sequence[str]:
-        """What calls read."""
         return self.read(area.op)
 
     def nest(self, op: Op) -> Nest:
@@ -76,7 +75,6 @@ class _KnownStatistics(StatisticsStep):
     """FW_KNOWN: the running statistics, given on as they are."""
 
     def reference(self, op: Op, values: Values) -> Values:
-        """Of all samples."""
         return known_statistics(op, values)
 
 

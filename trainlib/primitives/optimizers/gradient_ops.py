@@ -135,7 +135,6 @@ class _Squares(ForkLowering):
         return {"squares": values["dw"].shape[:1]}
 
     def kernels(self, form: Form) -> Sequence[Fork]:
-        """One fork."""
         row, *elements = form.axes("dw")
         sizes = {"rows": (row,), "elements": tuple(elements)}
         return (

@@ -208,13 +208,8 @@ class _Interpolation(FormulaLowering):
         """Size of the small image, and where both begin."""
         small, large = ("dx", "dy") if area.op.step == "IG" else ("x", "y")
         starts = [start for role in (small, large) for start, _ in area.region(role)[2:]]
-        return dict(
-            zip(
-                ("height", "width", "high", "wide", "below", "beside"),
-                (*area.sizes(small)[2:], *starts),
-                strict=True,
-            )
-        )
+        names = ("height", "width", "high", "wide", "below", "beside")
+        return dict(zip(names, (*area.sizes(small)[2:], *starts), strict=True))
 
 
 PRIMITIVE = LayerPrimitive(

@@ -120,7 +120,7 @@ def pooling_plan(
                 where=where,
                 cure=f"use padding of at most {kernel - 1}",
             )
-    columns_of = list(zip(sizes, outputs, kernels, strides, sides[::2], strict=True))
+    rows, columns = zip(sizes, outputs, kernels, strides, sides[::2], strict=True)
     output = (batch, channels, *outputs)
     return LayerPlan(
         output,
@@ -128,8 +128,8 @@ def pooling_plan(
         attributes={
             "batch": batch,
             "channels": channels,
-            "rows": columns_of[0],
-            "columns": columns_of[1],
+            "rows": rows,
+            "columns": columns,
             "count_include_pad": attributes.get("count_include_pad", True),
         },
     )

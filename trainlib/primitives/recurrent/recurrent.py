@@ -34,14 +34,8 @@ from trainlib.primitives.lowering.row_loop import RowLoop
 PROJECTION, RECURRENT, STATES, CELLS = "projection", "recurrent", "states", "cells"
 """Scratch of FW: X·Wx, h·Wh of one step, states and LSTM cells of all steps, the initial one first."""
 
-START, CARRY, CELL_CARRY, GATES_OUT, HIDDEN_OUT, DIRECT = (
-    "start",
-    "carry",
-    "cell_carry",
-    "gate_gradients",
-    "hidden_gradients",
-    "direct",
-)
+START, CARRY, CELL_CARRY = "start", "carry", "cell_carry"
+GATES_OUT, HIDDEN_OUT, DIRECT = "gate_gradients", "hidden_gradients", "direct"
 """Scratch of BPTT: a zero state, what comes back from the next step, gradients of the gates of all steps."""
 
 Pieces = Mapping[str, Piece]
@@ -102,6 +96,11 @@ class Cell(Struct, frozen=True):
     hidden_saved: bool = False
     hidden_gradient: bool = False
     """Whether the gradient at the recurrent product differs from that at the input's."""
+
+    @property
+    def gradients(self) -> tuple[str, ...]:
+        """Roles of the gradients at the products, that at the recurrent one last."""
+        return ("g", "gh") if self.hidden_gradient else ("g",)
 
     @property
     def saved(self) -> dict[str, int]:

@@ -103,7 +103,7 @@ class WeightGradient(RecurrentLowering):
         self.kept = (width, "columns")
         self.begun = (width, "steps")
         self.source = "x" if width == "features" else "y"
-        self.gradient = "gh" if width == "hidden" and cell.hidden_gradient else "g"
+        self.gradient = cell.gradients[-1] if width == "hidden" else "g"
 
     def default_kernel(self, op: Op) -> str:
         """The kernel PULP-TrainLib's RNN is hard-wired to."""

@@ -63,8 +63,7 @@ def _plan(
     parameters = {"wx": Parameter((features, columns), start), "wh": Parameter((hidden, columns), start)}
     if attributes["bias"]:
         parameters |= {"bx": Parameter((columns,), start), "bh": Parameter((columns,), start)}
-    gradients = ("g", "gh") if cell.hidden_gradient else ("g",)
-    saved = {role: Saved((batch, length, columns)) for role in gradients}
+    saved = {role: Saved((batch, length, columns)) for role in cell.gradients}
     numbers = {"batch": batch, "length": length, "features": features, "hidden": hidden, "gates": gates}
     steps: tuple[str, ...] = ()
     if attributes["stepwise"]:
@@ -74,7 +73,7 @@ def _plan(
             for role in ("h", "direct", "dh", "dc", *cell.saved):
                 unit = (batch, gates, hidden) if role == "gates" else (batch, hidden)
                 saved[f"{role}{time}"] = Saved(unit)
-            saved |= {f"{role}{time}": Saved((batch, columns)) for role in gradients}
+            saved |= {f"{role}{time}": Saved((batch, columns)) for role in cell.gradients}
     else:
         saved |= {role: Saved((batch, length, count * hidden)) for role, count in cell.saved.items()}
     return LayerPlan((batch, length, hidden), parameters, saved, attributes=numbers, steps=steps)
@@ -91,7 +90,6 @@ def _stepwise_names(length: int) -> tuple[str, ...]:
 
 def _whole_steps(cell: Cell) -> tuple[Step, ...]:
     states = "x1? x2?" if cell.has_cell else "x1?"
-    gradients = "g gh" if cell.hidden_gradient else "g"
     kept = [role for role in cell.uses if role in cell.saved]
     needs_state = "y" in cell.uses or "before" in cell.uses
     given = [*(["x1?"] if "before" in cell.uses else []), *(["x2?"] if cell.has_cell else [])]
@@ -106,7 +104,7 @@ def _whole_steps(cell: Cell) -> tuple[Step, ...]:
         ),
         Step.of(
             "BPTT",
-            f"{read} -> {gradients} {states.replace('x', 'dx')}",
+            f"{read} -> {' '.join(cell.gradients)} {states.replace('x', 'dx')}",
             shared.backward(cell),
             Backward(cell),
             formula=True,
@@ -114,7 +112,7 @@ def _whole_steps(cell: Cell) -> tuple[Step, ...]:
         Step.of("WG_X", "x g -> dwx dbx?", shared.input_weight_gradient, WeightGradient(cell, "features")),
         Step.of(
             "WG",
-            f"y {gradients.rsplit(maxsplit=1)[-1]} x1? -> dwh dbh?",
+            f"y {cell.gradients[-1]} x1? -> dwh dbh?",
             shared.weight_gradient,
             WeightGradient(cell, "hidden"),
         ),
@@ -186,7 +184,7 @@ def _backward_step(cell: Cell, time: int) -> Step:
 
 
 def _carry_step(cell: Cell, time: int) -> Step:
-    gradient = f"gh{time}" if cell.hidden_gradient else f"g{time}"
+    gradient = f"{cell.gradients[-1]}{time}"
     result = f"dh{time}" if time else "dx1"
 
     def evaluate(op: Op, values: Values) -> Values:
@@ -197,8 +195,6 @@ def _carry_step(cell: Cell, time: int) -> Step:
 
 
 def _stepwise(cell: Cell) -> Callable[[str], Step | None]:
-    gradients = {"g": "g", "gh": "gh"} if cell.hidden_gradient else {"g": "g"}
-
     @cache
     def step(name: str) -> Step | None:
         if name == "FW_X":
@@ -214,7 +210,7 @@ def _stepwise(cell: Cell) -> Callable[[str], Step | None]:
             return _backward_step(cell, number)
         if kind == "BPTT_CARRY":
             return _carry_step(cell, number)
-        parts = {"y": "h"} if kind == "FW_of" else gradients
+        parts = {"y": "h"} if kind == "FW_of" else {role: role for role in cell.gradients}
         reads = tuple(f"{single}{time}" for single in parts.values() for time in range(number))
         return Step(name, reads, tuple(parts), _joined(parts, number), SideBySide(parts))
 

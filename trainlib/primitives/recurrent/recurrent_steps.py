@@ -11,7 +11,7 @@ that is the price of being cut.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import product
 
 from configs.values import replace
@@ -169,10 +169,6 @@ class StepBackward(_OneStep):
         """No matmul."""
         return 0
 
-    @property
-    def _gate_gradients(self) -> Sequence[str]:
-        return ("g", "gh") if self.cell.hidden_gradient else ("g",)
-
     def boxes(self, area: Area) -> Boxes:
         """Some units of every gate."""
         op, time, samples = area.op, self.time, area.extents[BATCH]
@@ -181,7 +177,7 @@ class StepBackward(_OneStep):
         saved = {role: f"{role}{time}" for role in ("gates", "hn", "c")}
         outputs = [
             Operand(op[f"{role}{time}"], (samples, _of_gate(area, gate)), f"{role}_{gate}")
-            for role in self._gate_gradients
+            for role in self.cell.gradients
             for gate in range(self.cell.gates)
         ]
         further = {"direct": f"direct{time}", "cell_carry": f"dc{time}" if time else "dx2"}
@@ -192,7 +188,7 @@ class StepBackward(_OneStep):
         """Gradients are made side by side and then put to their gates."""
         cell, (samples, count) = self.cell, area.shape(BATCH, "units")
         inputs, outputs = self.boxes(area)
-        for role in self._gate_gradients:
+        for role in cell.gradients:
             build.temporary(role, cell.gates, count)
         build.zero(build.temporary("zero", count))
         present = {operand.name for operand in (*inputs, *outputs)}
@@ -215,11 +211,11 @@ class StepBackward(_OneStep):
         pieces = {name: of(name) for name in ("hn", "y", "c", "dy", "direct", "cell_carry")}
         pieces |= {name: or_zero(name) for name in ("before", "cell_before", "carry")}
         pieces |= {"gates": of("gates", gates * count)}
-        pieces |= {role: Piece(role, (gates * count,), 0) for role in self._gate_gradients}
+        pieces |= {role: Piece(role, (gates * count,), 0) for role in self.cell.gradients}
         if self.cell.has_cell:
             build.copy(or_zero("cell_later"), pieces["cell_carry"])
         self.cell.backward.run(build, pieces)
-        for role in self._gate_gradients:
+        for role in self.cell.gradients:
             for gate in range(gates):
                 build.copy(Piece(role, (count,), gate * count), of(f"{role}_{gate}"))
 
@@ -230,7 +226,7 @@ class StepCarry(_OneStep):
     def boxes(self, area: Area) -> Boxes:
         """Some units: rows of Wh."""
         op, time, columns = area.op, self.time, area.extents["columns"]
-        gradient = op[f"gh{time}" if self.cell.hidden_gradient else f"g{time}"]
+        gradient = op[f"{self.cell.gradients[-1]}{time}"]
         inputs = [Operand(gradient, (area.extents[BATCH], columns), "g")]
         inputs.append(box(op, "wh", area.extents["units"], columns))
         return inputs + self.units(area, direct=f"direct{time}"), self.units(area, carry=op.writes[0])

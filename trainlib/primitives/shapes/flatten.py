@@ -3,24 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any
 
 from configs.model_file import LayerSchema
-from trainlib.ir.graph import Tensor
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive
-
-
-def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
-    samples, *sample = inputs[0].shape
-    return LayerPlan((samples, prod(sample)))
-
 
 PRIMITIVE = LayerPrimitive(
     name="flatten",
     schema=LayerSchema,
-    plan=_plan,
+    plan=lambda _, inputs, where: LayerPlan((inputs[0].shape[0], prod(inputs[0].shape[1:]))),
     steps=(),
     examples=(Example(inputs=((2, 3, 4),)), Example(inputs=((5,),))),
 )
