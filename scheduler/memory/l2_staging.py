@@ -242,6 +242,14 @@ class HomeChoice:
             self._drop(name, op)
         return True
 
+    def relieve_by(self, op: int, excess_bytes: int) -> bool:
+        """Take so many bytes out of L2 during `op`, or what it does not use; False when that is nothing."""
+        before_bytes = int(self._live[op])
+        while (left_bytes := int(self._live[op]) - before_bytes + excess_bytes) > 0:
+            if not self.relieve(op, left_bytes):
+                break
+        return int(self._live[op]) < before_bytes
+
     def _cost_bytes(self, name: str, op: int, excess_bytes: int) -> int | None:
         """Bytes to transfer, and not to overlap any more, if this tensor is not in L2 during `op`.
 

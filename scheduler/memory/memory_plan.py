@@ -366,7 +366,7 @@ def _placed(
         ops = sorted(range(top.first_op, top.last_op + 1), key=lambda op: -int(choice.live_bytes[op]))
         missing_bytes = required_bytes - available_bytes
         if capacity_bytes["l3"] == 0 or not (
-            any(choice.relieve(op, missing_bytes) for op in ops)
+            any(choice.relieve_by(op, missing_bytes) for op in ops)
             or any(streams.relieve(op, available_bytes, missing_bytes) for op in ops)
         ):
             during = [item for item in placed.values() if item.first_op <= ops[0] <= item.last_op]
