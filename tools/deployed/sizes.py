@@ -32,7 +32,7 @@ STORED = ROOT / "docs" / "deploy-sizes.json"
 
 MODELS = (
     *("simple-mlp", "tutorial-cnn", "digits-cnn", "tiny-transformer", "tiny-vit", "deep-autoencoder"),
-    *("gru-keywords", "ds-cnn"),
+    *("gru-keywords", "ds-cnn", "resnet8", "trainlib-resnet-cifar10", "speechnet", "mobilenet-v1", "cct"),
 )
 DTYPES = ("fp32", "fp16", "bf16")
 KINDS = ("code", "constants", "data")
@@ -131,7 +131,8 @@ def page() -> str:
             for form in (BEFORE, *FORMS):
                 sizes = ways.get(f"{dtype} {form}")
                 cells.append(" + ".join(f"{sizes[kind]:,}" for kind in KINDS) if sizes else "")
-            rows.append((model, dtype, *cells))
+            if any(cells):
+                rows.append((model, dtype, *cells))
     return table(("model", "dtype", "0bac56ab", *FORMS), rows)
 
 
