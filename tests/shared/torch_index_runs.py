@@ -46,14 +46,10 @@ def outcome(case: Case) -> Outcome:
 
 
 def _short(error: PulptrainError) -> str:
-    """Why, without names of files and nodes."""
-    lines = [line.strip() for line in error.message.splitlines()]
-    reason = (
-        lines[0]
-        if len(lines) < 2
-        else lines[1].partition(" (")[2].replace("): ", ": ", 1).partition("; nearest")[0]
-    )
-    return re.sub(r" \([^ ]*\.py:\d+\)", "", reason)
+    """Why, without names of files and nodes, and without what to do."""
+    first, *nodes = [line.strip() for line in error.message.splitlines()]
+    node = nodes[0].partition(" (")[2].replace("): ", ": ", 1) if nodes else first
+    return re.sub(r"(, | \()[^ ]*\.py:\d+\)?|; (nearest|try: ).*", "", node)
 
 
 def _wrong(case: Case) -> str:
