@@ -166,7 +166,7 @@ class _Identifiers:
 
 
 class Statements:
-    """The statements of a program, op by op; `transfers` is how many identifiers its DMA commands need."""
+    """The statements of a program, op by op; `transfers` and `external` are how many identifiers it needs."""
 
     def __init__(self, program: Program, graph: TrainingGraph, varying: list[Varying]) -> None:
         self.kernels: dict[str, None] = {}
@@ -175,7 +175,7 @@ class Statements:
         self._by_work = {(op.layer, op.step): op for op in graph.ops}
         self._ids, self._external_ids = _Identifiers(), _Identifiers()
         self.ops = self._segments(program.actions)
-        self.transfers = self._ids.most
+        self.transfers, self.external = self._ids.most, self._external_ids.most
 
     def _segments(self, actions: Sequence[Action]) -> list[OpStatements]:
         segments: list[OpStatements] = []

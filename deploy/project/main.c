@@ -82,8 +82,8 @@ static void put(const struct place *at, uint32_t offset, const char *from, uint3
     } else if (to) {
         memcpy(to, from, bytes);
     } else {
-        pt_l3_out(0, from, at->address + offset, bytes);
-        pt_l3_wait(0);
+        pt_l3_out(NETWORK_L3_TRANSFER, from, at->address + offset, bytes);
+        pt_l3_wait(NETWORK_L3_TRANSFER);
     }
 }
 
@@ -105,8 +105,8 @@ static void get(const struct place *at, uint32_t offset, uint32_t bytes) {
     if (from) {
         memcpy(piece.bytes, from, bytes);
     } else {
-        pt_l3_in(0, piece.bytes, at->address + offset, bytes);
-        pt_l3_wait(0);
+        pt_l3_in(NETWORK_L3_TRANSFER, piece.bytes, at->address + offset, bytes);
+        pt_l3_wait(NETWORK_L3_TRANSFER);
     }
 }
 

@@ -85,6 +85,7 @@ def network_h(
         "#endif",
         *[f"#define NETWORK_{level.upper()}_BYTES {size}u" for level, size in level_bytes.items()],
         f"#define NETWORK_L2_OF_TARGET_BYTES {timing.l2.size_bytes}u",
+        f"#define NETWORK_L3_TRANSFER {max(each.statements.external for each in programs)} /* of main.c */",
         "",
     ]
     written: set[str] = set()
@@ -199,13 +200,14 @@ def _copies(program: NetworkProgram) -> list[list[tuple[Place, int]]]:
     for own, statements, item in zip(copies, ops, schedule.ops, strict=True):
         for place in statements.results:
             begins[place.name] = end
-            for piece in _pieces(place, plan, parts.get(statements.op.name, {}).get(place.name, ())):
-                own.append((piece, end))
-                end += piece.size_bytes
+            there = parts.get(statements.op.name, {}).get(place.name, ())
+            own.extend(_pieces(place, plan, there, end))
             resident = item.layout.resident.get(place.name)
             if resident is not None and resident.stores:
                 lies = plan.place(statements.number, place.name)
-                own.append((replace(place, level=lies.level, address=lies.address), begins[place.name]))
+                copy = replace(place, level=lies.level, address=lies.address)
+                own.extend(piece for piece in _pieces(copy, plan, there, end) if piece[0].level == lies.level)
+            end += place.size_bytes
     for stay in plan.stays:
         written = ops[stay.written_op] if stay.written_op >= 0 else None
         for place in written.results if written is not None and written.copies_out(stay.tensor) else ():
@@ -216,17 +218,22 @@ def _copies(program: NetworkProgram) -> list[list[tuple[Place, int]]]:
     return copies
 
 
-def _pieces(place: Place, plan: MemoryPlan, there: Runs) -> Iterator[Place]:
-    """A result in order: where its op has left it; if only the bytes `there` are, the rest in L3."""
+def _pieces(place: Place, plan: MemoryPlan, there: Runs, begin: int) -> Iterator[tuple[Place, int]]:
+    """A result in order: where its op has left it; if only the bytes `there` are, the rest in L3.
+
+    Beside each piece its first byte, if those expected of the result start at `begin`.
+    """
     if not there:
-        yield place
+        yield place, begin
         return
     home, done = plan.home(place.name), 0
     for first, size_bytes in (*there, (place.size_bytes, 0)):
         if first > done:
-            yield Place(home.level, home.address + done, (first - done,), "uint8", place.name)
+            rest = Place(home.level, home.address + done, (first - done,), "uint8", place.name)
+            yield rest, begin + done
         if size_bytes:
-            yield Place(place.level, place.address + first, (size_bytes,), "uint8", place.name)
+            part = Place(place.level, place.address + first, (size_bytes,), "uint8", place.name)
+            yield part, begin + first
         done = first + size_bytes
 
 

@@ -181,7 +181,7 @@ class Tiler:
         few = []
         for extent in self.dims.values():
             starts = {0, 1, extent // 2, extent // 2 + 1, extent - 2, extent - 1}
-            few.append(sorted(starts.intersection(range(extent))))
+            few.append(sorted(start for start in starts if 0 <= start < extent))
         ranges = (
             {name: (start, start + 1) for name, start in zip(self.dims, starts, strict=True)}
             for starts in islice(product(*few), MOST_SMALLEST)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from math import inf
 
 from arch.spec.timing import SocTiming
+from configs.errors import DoesNotFitError
 from configs.values import Struct, replace
 from scheduler.explore.point import Outcome, Point, point_of, simulated
 from scheduler.explore.sweep import simulate_points
@@ -148,11 +149,16 @@ def _iterations(
 ) -> tuple[Outcome | None, Outcome | None, bool]:
     """A whole iteration with the tuned and with the scheduler's own choices.
 
-    Raises what makes one of them impossible: `DoesNotFitError` as a run of it does.
+    Raises what makes one of them impossible, such as `DoesNotFitError`.
     """
     points = [point_of(programs, tuned.timing, [options] * len(programs)), tuned]
     outcomes, _, interrupted = simulate_points(points, workers, cache)
     for number, outcome in sorted(outcomes.items()):
-        if outcome.why:
-            outcomes[number] = simulated(points[number])
+        try:
+            outcomes[number] = simulated(points[number]) if outcome.why else outcome
+        except DoesNotFitError as error:
+            if number == 0:
+                raise
+            what = f"{error.what or 'an iteration'} with the tuned choices"
+            raise error.but(what=what, cure=f"{error.cure}, or run it untuned") from None
     return outcomes.get(1), outcomes.get(0), interrupted

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.exported import Exported, checked, exported
+from shared.exported import Exported, checked, exported, made, written
 
 MODEL = """
 name: noise
@@ -78,14 +78,37 @@ def test_results_are_expected_in_the_order_of_ops_each_once(staged: Exported) ->
     )
 
 
-def test_a_state_in_l1_is_compared_in_l2_too(tmp_path: Path) -> None:
+def test_a_gradient_in_l1_is_compared_in_l2_too(tmp_path: Path) -> None:
     file = tmp_path / "noise.yaml"
     file.write_text(MODEL)
-    run = exported(str(file), l2=1 << 20, l1=64 << 10, buffering="single", resident="bn1.weight.grad")
-    [(first, *_, begin), (second, *_, again)] = [
-        row for row in results_of(run)["bn1_WG"] if row[0] == "bn1.weight.grad"
-    ]
-    assert (first, begin) == (second, again)
+    run = exported(str(file), l2=1 << 20, buffering="single", resident="bn1.weight.grad")
+    rows = [row for row in results_of(run)["bn1_WG"] if row[0] == "bn1.weight.grad"]
+    assert [row[1] for row in rows] == ["L1", "L2"]
+    assert len({row[-1] for row in rows}) == 1
+
+
+@pytest.mark.needs_gcc
+def test_a_weight_of_which_l2_has_some_channels_is_compared_part_by_part(tmp_path: Path) -> None:
+    file = tmp_path / "part.yaml"
+    file.write_text(MODEL.replace("padding: 1}", "padding: 1, update_channels: [2, 5]}", 1))
+    run = exported(str(file), l3=1 << 20, resident="conv1.weight", homes=["conv1.weight=l3"])
+    levels = {row[1] for row in results_of(run)["conv1_UPD"] if row[0] == "conv1.weight_updated"}
+    assert levels == {"L1", "L2", "L3"}
+    ended = checked(run.project(), tmp_path / "net")
+    assert ended.returncode == 0, ended.stdout
+
+
+@pytest.mark.needs_gcc
+def test_comparing_in_l3_waits_for_no_transfer_of_the_program(tmp_path: Path) -> None:
+    """Else a wait that the program lacks would go unnoticed behind the comparison."""
+    file = tmp_path / "noise.yaml"
+    file.write_text(MODEL)
+    run = exported(str(file), l3=1 << 20, homes=["*=l3"], buffering="single")
+    folder = written(run.project(), tmp_path / "net")
+    before, wait, after = (folder / "network.c").read_text().rpartition("pt_l3_wait(0);")
+    assert wait
+    (folder / "network.c").write_text(before + after)
+    assert made(folder).returncode != 0
 
 
 @pytest.mark.needs_gcc

@@ -53,6 +53,10 @@ def test_a_dropout_with_inputs_of_its_own_hands_them_on() -> None:
     follows = network(first, pt.ReLU(), dropped, pt.Tanh(), pt.Add(inputs=["relu1", "tanh1"]), pt.Flatten())
     inputs = {layer.name: layer.inputs for layer in as_in_inference(follows.spec).layers}
     assert inputs["tanh1"] == ("conv2d1",)
+    add = pt.Add(inputs=["relu1", "tanh1"])
+    twice = network(first, pt.ReLU(), dropped, pt.Dropout(0.5), pt.Tanh(), add, pt.Flatten())
+    inputs = {layer.name: layer.inputs for layer in as_in_inference(twice.spec).layers}
+    assert inputs["tanh1"] == ("conv2d1",)
 
 
 def test_gradients_without_an_update_are_those_of_the_whole_iteration() -> None:
