@@ -63,17 +63,18 @@ class StagingEmitter:
 
     def _is_read(self, stay: Stay) -> bool:
         """Whether an op asks L2 for the copy."""
-        return any(item is None or item.loads or item.stores for item in self._uses(stay, written=False))
+        uses = self._uses(stay, range(stay.needed_op, stay.last_op + 1), inputs=True)
+        return any(item is None or item.loads or item.stores for item in uses)
 
     def _is_written(self, stay: Stay) -> bool:
-        """Whether an op stores to the copy."""
-        return any(item is None or item.stores for item in self._uses(stay, written=True))
+        """Whether the last op that writes the tensor stores it to the copy, and not to L1 alone."""
+        return any(item is None or item.stores for item in self._uses(stay, [stay.written_op], inputs=False))
 
-    def _uses(self, stay: Stay, *, written: bool) -> Iterator[InPlace | None]:
-        """How ops of a stay, all or those that write it, find the tensor in L1; None where one does not."""
-        for number in range(stay.needed_op, stay.last_op + 1):
+    def _uses(self, stay: Stay, ops: Iterable[int], *, inputs: bool) -> Iterator[InPlace | None]:
+        """How ops find the tensor of a stay in L1, as an output or input; None where one does not."""
+        for number in ops:
             op = self._graph.ops[number]
-            for name in op.outputs if written else (*op.inputs, *op.outputs):
+            for name in (*op.inputs, *op.outputs) if inputs else op.outputs:
                 if self._plan.owners[name] == stay.tensor:
                     yield self._in_place[number].get(name)
 
