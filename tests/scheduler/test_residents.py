@@ -356,15 +356,25 @@ def test_what_is_in_l1_all_the_time_is_not_copied_between_l2_and_l3() -> None:
     assert "conv2.weight" in moved & resident
 
 
+CHAIN = """
+name: chain
+input: {shape: [64]}
+batch: 2
+loss: mse
+optimizer: {name: sgd, learning_rate: 0.01}
+layers:
+  - {name: fc, type: linear, out_features: 8}
+  - {name: r, type: relu}
+  - {name: fc2, type: linear, out_features: 8}
+  - {name: r2, type: relu}
+  - {name: fc3, type: linear, out_features: 8}
+"""
+
+
 def test_what_is_written_in_place_in_l1_alone_is_not_sent_to_l3_from_the_copy_before(tmp_path: Path) -> None:
     """relu overwrites what fc has left: in L1, so the copy in L2 is that of fc."""
     file = tmp_path / "chain.yaml"
-    file.write_text(
-        "name: chain\ninput: {shape: [64]}\nloss: mse\noptimizer: {name: sgd, learning_rate: 0.01}\nbatch: 2\n"
-        "layers:\n  - {name: fc, type: linear, out_features: 8}\n  - {name: r, type: relu}\n"
-        "  - {name: fc2, type: linear, out_features: 8}\n  - {name: r2, type: relu}\n"
-        "  - {name: fc3, type: linear, out_features: 8}\n"
-    )
+    file.write_text(CHAIN)
     homes = ("fc.out=l3", "r.out=l3")
     outcome = run_model(str(file), Settings(l3="1MiB", homes=homes, resident="r.out@r.FW..r.IG"))
     assert outcome.summary["functional"]["passed"]
