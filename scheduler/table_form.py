@@ -239,12 +239,13 @@ def alone_with_code(program: Program, timing: SocTiming, code_start: str) -> tup
     if code_start == WARM:
         return program, WARM
     sizes = shipped_sizes()
-    for op in ops_of(program.actions) if timing.l1.tables_bytes and code_start == COLD else ():
+    ops = ops_of(program.actions) if timing.l1.tables_bytes and code_start == COLD else None
+    for op in ops or ():
         size_bytes, walk_cycles = table_of(op, sizes)
         if sizes["table"]["fetch"] + size_bytes <= table_place_bytes(timing):
             walked = [_walked(each, _Walk.of(op, walk_cycles), None) for each in op.actions]
             return replace(program, actions=tuple(walked)), WARM
-    return with_code(program), code_start
+    return with_code(program, ops), code_start
 
 
 def is_of_tables(action: Action) -> bool:

@@ -45,11 +45,12 @@ TABLE = "table"
 """What a transfer moves that brings the table of an op (`scheduler.table_form`)."""
 
 
-def with_code(program: Program) -> Program:
-    """The program with its code; by the rule where it has none yet."""
+def with_code(program: Program, ops: Sequence[OpActions] | None = None) -> Program:
+    """The program with its code; by the rule where it has none yet. Its `ops`, if they are known."""
     if program.code is not None:
         return program
-    return replace(program, code=codes_of([program.actions], shipped_sizes())[0])
+    known = ops if ops is not None else ops_of(program.actions)
+    return replace(program, code=codes_of_ops([known], shipped_sizes())[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,14 @@ def codes_of(
     Without what was `linked` ops, kernels and platform follow each other. With it they lie where it says; the
     bytes of an op are shared among its statements as the sizes are.
     """
-    layout, of_programs = _Layout(sizes, linked), [ops_of(actions) for actions in programs]
+    return codes_of_ops([ops_of(actions) for actions in programs], sizes, linked)
+
+
+def codes_of_ops(
+    of_programs: Sequence[Sequence[OpActions]], sizes: Sizes, linked: LinkedCode | None = None
+) -> list[ProgramCode]:
+    """`codes_of` programs of which the ops are known."""
+    layout = _Layout(sizes, linked)
     owns = [[layout.own_pieces(op) for op in ops] for ops in of_programs]
     layout.place_called(chain.from_iterable(of_programs))
     pieces = [
