@@ -13,26 +13,7 @@ from tools.pages.__main__ import all_pages, main
 from tools.pages.page import Page, table
 
 PAGES = all_pages()
-OLDER: tuple[str, ...] = (
-    *("buffering.zoo", "buffering.gains", "buffering.l1", "buffering.width", "buffering.slower"),
-    *("error_bars.models", "error_bars.span"),
-    *("evidence.models",),
-    *("sixteen_bit.gains", "sixteen_bit.parts"),
-    *("rtl_profile.causes",),
-    *("tuning.tune", "tuning.explore"),
-    *(
-        "why_slow.overview",
-        "why_slow.batch",
-    ),
-    *(
-        "energy.models",
-        "energy.objective",
-        "energy.residents",
-        "energy.buffering",
-        "energy.cores",
-        "energy.format",
-    ),
-)
+OLDER: tuple[str, ...] = ()
 """Slow blocks whose figures are not of today, each with a first line ``*Older than ...`` that says so."""
 
 
