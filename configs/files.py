@@ -62,11 +62,9 @@ def replacing(path: Path) -> Iterator[Path]:
     target = _resolved(path, str(path))
     _refuse_special(target, str(path), str(path))
     _sweep(target.parent)
-    temporary, pending = _temporary(target.parent), _PENDING.get()
+    pending = _PENDING.get()
     try:
-        try:
-            # Created for writing by all: the umask takes away what the user does not want.
-            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        with _part(target.parent) as temporary:
             if target.exists():
                 temporary.chmod(stat.S_IMODE(target.stat().st_mode))
             yield temporary
@@ -74,12 +72,22 @@ def replacing(path: Path) -> Iterator[Path]:
                 temporary.replace(target)
             else:
                 pending.append((temporary, target))
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
     except OSError as error:
         raise _cannot_be_written(error, str(path)) from error
+
+
+@contextmanager
+def _part(folder: Path) -> Iterator[Path]:
+    """A new file in a folder; whatever ends the ``with`` early, Ctrl-C too, removes it."""
+    part = folder / f"{TEMPORARY_PREFIX}{_machine()}-{os.getpid()}-{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
+    try:
+        # Created for writing by all: the umask takes away what the user does not want.
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        yield part
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
 
 
 @contextmanager
@@ -251,16 +259,11 @@ def _refuse_special(target: Path, name: str, where: str) -> None:
 
 def _probe(folder: Path, name: str, option: str) -> None:
     """Make and remove a file: whoever may write to a folder is best asked so."""
-    probe = _temporary(folder)
     try:
-        os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-        probe.unlink()
+        with _part(folder) as probe:
+            probe.unlink()
     except OSError as error:
         raise _cannot_be_written(error, option, name) from error
-
-
-def _temporary(folder: Path) -> Path:
-    return folder / f"{TEMPORARY_PREFIX}{_machine()}-{os.getpid()}-{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
 
 
 @cache

@@ -67,6 +67,25 @@ def test_a_failure_leaves_the_old_file_and_no_other(tmp_path: Path, error: BaseE
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
+@pytest.mark.parametrize("call", ["open", "close", "unlink"])
+def test_ctrl_c_while_a_folder_is_tried_leaves_no_part(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal is noticed when the call of the system has returned."""
+    of_system, signals = getattr(os, call), iter([KeyboardInterrupt])
+
+    def interrupted(*arguments: object, **options: object) -> object:
+        done = of_system(*arguments, **options)
+        for signal in signals:
+            raise signal
+        return done
+
+    monkeypatch.setattr(os, call, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        check_folder(str(tmp_path), "--out")
+    assert not os.listdir(tmp_path)
+
+
 def test_a_new_file_has_the_permissions_of_any_other_and_an_old_one_keeps_its_own(tmp_path: Path) -> None:
     old, new, usual = tmp_path / "old", tmp_path / "new", tmp_path / "usual"
     old.touch(0o640)
