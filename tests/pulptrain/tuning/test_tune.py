@@ -420,6 +420,14 @@ def test_a_memory_too_small_for_the_iteration_is_refused_as_by_run(
     assert not Path("schedule.yaml").exists()
 
 
+def test_where_only_untuned_choices_fit_the_report_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["simple-mlp", "--l2", "8KiB", "--l3", "1MiB", "--no-cache"]
+    assert printed(capsys, "run", *small, "--no-functional")["cycles"] > 0
+    error = refused(capsys, "tune", *small, "--tilings", "1", "--workers", "1", "--quiet", code=3)
+    assert "L2 is too small for an iteration with the tuned choices: " in error
+    assert error.endswith(" or a smaller model, or run it untuned\n")
+
+
 def test_a_search_for_all_cuts_is_bounded_and_says_so(
     model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
